@@ -416,6 +416,9 @@ GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain,
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
 GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
+/* x where x > 0, else slope x; slope 0 or above, and finite; gradient at 0: slope */
+GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
+GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), of any x */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
@@ -430,6 +433,9 @@ GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
+/* Radians, as large as they may be; NaN where x is not finite. */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
@@ -563,6 +569,10 @@ GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
 /* NaN if one is; where both are equal, each gets half of the gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
+/* a where the condition, f32 or i32, is not 0 (NaN is not), else b. All three are repeated as
+ * above. The gradient goes to what was taken, and is 0 elsewhere, whatever stands there (NaN, inf);
+ * none goes to the condition. */
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
 /* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
  * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */

@@ -196,7 +196,8 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
     X(mean_squared_error) X(sum_loss) X(cache) X(log_softmax) X(exp) X(log) X(sqrt) X(abs)         \
     X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum) X(cross_entropy_with)               \
-    X(soft_cross_entropy) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)
+    X(soft_cross_entropy) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
+    X(leaky_relu) X(softplus) X(sin) X(cos) X(where)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \

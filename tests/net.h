@@ -38,7 +38,7 @@ typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
-enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
+enum { NET_KINDS = 45, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
 static unsigned net_wants;
 static int net_growth;
 static const gckpt_backend *net_backend;
@@ -494,6 +494,16 @@ static T *turn(T *x, int heads)
     desc.scale = chance(50) ? 1.25f : 0;
     return note(B(rotary_with)(x, &desc), x);
 }
+/* a or b, one of them perhaps repeated */
+static T *choice(T *condition, T *a, T *b)
+{
+    T *t;
+    if (chance(30))
+        b = chance(50) ? vector(gckpt_shape_of(a).d[gckpt_shape_of(a).n - 1], 0) : weight(1, 1);
+    if (chance(50))
+        t = a, a = b, b = t;
+    return note3(B(where)(condition, a, b), condition, a, b);
+}
 static T *grow(T *x)
 {
     static const struct {
@@ -502,7 +512,8 @@ static T *grow(T *x)
     } curves[] = { { "gckpt_gelu", gckpt_gelu },       { "gckpt_gelu_erf", gckpt_gelu_erf },
                    { "gckpt_silu", gckpt_silu },       { "gckpt_tanh", gckpt_tanh },
                    { "gckpt_sigmoid", gckpt_sigmoid }, { "gckpt_softmax", gckpt_softmax },
-                   { "gckpt_relu", gckpt_relu } };
+                   { "gckpt_softplus", gckpt_softplus }, { "gckpt_sin", gckpt_sin },
+                   { "gckpt_cos", gckpt_cos },         { "gckpt_relu", gckpt_relu } };
     T *y, *z;
     gckpt_shape s = gckpt_shape_of(x);
     int64_t c = s.d[s.n - 1],
@@ -519,7 +530,7 @@ static T *grow(T *x)
     switch (kind) {
     case 0:
     case 1:
-        a = (int)below(net.smooth ? 6 : 7), net_meet(curves[a].name);
+        a = (int)below(net.smooth ? 9 : 10), net_meet(curves[a].name);
         return note(curves[a].curve(x), x);
     case 2: return note(B(scale)(x, 0.75f), x);
     case 3:
@@ -597,9 +608,17 @@ static T *grow(T *x)
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
+        if (chance(30))
+            return chance(50) ? note(B(leaky_relu)(x, 0.25f), x) : choice(z, x, y);
         return a   ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
                : b ? note(B(abs)(z), z)
                    : note(B(clamp)(z, -0.5f, 0.75f), z);
+    case 44: /* by the tokens, of which some are 0 */
+        z = s.d[0] != net.rows || s.n > 3 ? NULL
+            : s.n == 3 && s.d[1] == net.t ? view(net.tokens, gckpt_shape3(net.rows, net.t, 1))
+            : s.n == 2 && c == net.t      ? net.tokens
+                                          : NULL;
+        return z ? choice(z, x, partner(x, 0)) : NULL;
     case 31:
     case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)

@@ -314,14 +314,15 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 #if GCKPTI_HAS_FAST
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
-    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
-    X(reciprocal) X(pow) X(clamp)
-#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+    X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
+    X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
 
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
         GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_AT_X = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
     GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };

@@ -43,6 +43,7 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
         gckpt_arg *in = &c.in[k];
         in->shape = c.shape;
         in->data = in->data ? in->data + at : NULL;
+        in->index = in->index ? in->index + at : NULL;
         in->grad = in->grad ? in->grad + at : NULL;
     }
     s->kernel(&c, s->kind);
@@ -75,7 +76,7 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
         gckpti_walk w;
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_walk(&w, call);
+        gckpti_broadcast_walk(&w, call, 1);
         if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
@@ -97,6 +98,7 @@ GCKPTI_ELEMENTWISE(mul)
 GCKPTI_ELEMENTWISE(div)
 GCKPTI_ELEMENTWISE(maximum)
 GCKPTI_ELEMENTWISE(minimum)
+GCKPTI_ELEMENTWISE(where)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 

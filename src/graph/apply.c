@@ -31,7 +31,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type)
+        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
                                           : "f32 (an op that takes i32 there says GCKPT_INDEX)");

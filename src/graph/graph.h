@@ -78,6 +78,9 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
 
+/* needs: the input may be i32, too. */
+enum { GCKPTI_ANY_TYPE = 1 << 12 };
+
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };

@@ -38,6 +38,10 @@ static GCKPTI_TARGET void V(values)(const V(piece) *piece)
         GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
         GCKPTI_VALUE(pow, V(power)(x, s.o[0]))
         GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
+        GCKPTI_VALUE(leaky_relu, V(less)(V(zero)(), x, x, s.o[0] * x))
+        GCKPTI_VALUE(softplus, V(softplus)(x))
+        GCKPTI_VALUE(sin, V(sin)(x))
+        GCKPTI_VALUE(cos, V(cos)(x))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
@@ -76,6 +80,10 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_SLOPE(sigmoid)
         GCKPTI_SLOPE(abs)
         GCKPTI_SLOPE(reciprocal)
+        GCKPTI_SLOPE(softplus)
+        GCKPTI_SLOPE(sin)
+        GCKPTI_SLOPE(cos)
+        GCKPTI_PUT_BY(leaky_relu, g, V(less)(zero, x, one, V(set1)(s.o[0])))
         GCKPTI_PUT_BY(exp, g, x)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
@@ -113,6 +121,26 @@ static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece)
     V(store_n)(to, V(load)(all), left);
 }
 
+/* where: forward (i -1), or the gradient of input i. Of f32 conditions the sign is shifted out. */
+static GCKPTI_TARGET void V(choose)(const gckpt_call *call, int i)
+{
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
+    const void *words = c->index ? (const void *)c->index : (const void *)c->data;
+    const float *x = (const float *)words, *a = i > 0 ? call->grad_out : call->in[1].data;
+    const int64_t n = gckpti_elements(&call->shape);
+    if (i == 0)
+        gckpti_start(in->grad, n, in->accumulate);
+    for (int64_t at = 0, left = n; left > 0 && i; at += W, left -= W) {
+        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, left)) << !c->index == 0) ^ (0u - (i == 2));
+        FLOATS y = i > 0 ? V(zero)() : V(load_n)(call->in[2].data + at, left);
+        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, left))));
+        if (i > 0)
+            V(put_sum)(in->grad + at, y, in->accumulate, left);
+        else
+            V(store_n)(call->out + at, y, left);
+    }
+}
+
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
@@ -120,15 +148,15 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
                    gckpti_elements(&call->shape), kind, 0,
                    gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
                                    x == y ? NULL : y->bf16) };
-    V(piece_run)(&s, V(values));
+    if (kind == GCKPTI_KIND_where)
+        V(choose)(call, -1);
+    else
+        V(piece_run)(&s, V(values));
 }
 
 static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind, int i)
 {
-    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal;
-    const int by_out = at_out >> kind & 1;
+    const int by_out = kind < GCKPTI_AT_X;
     const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
     const float *x = by_out ? call->out : at->data;
     const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
@@ -150,6 +178,8 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
         gckpti_pow_backward(call); /* +0 */
     else
         for (int i = 0; i < call->inputs; i++)
-            if (call->in[i].grad)
+            if (call->in[i].grad && kind != GCKPTI_KIND_where)
                 V(elementwise_slopes)(call, kind, i);
+            else if (call->in[i].grad)
+                V(choose)(call, i);
 }

@@ -10,82 +10,18 @@
 #pragma pop_macro("GCKPTI_ISA")
 #endif
 
-/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
-typedef struct {
-    uint32_t quadrant;
-    float hi, lo;
-} gckpti_angle;
-
-/* The angle of p, a turn being 2^64. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
-{
-    gckpti_angle r;
-    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
-    p -= (uint64_t)r.quadrant << 62;
-    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
-    uint64_t size = p >> 63 ? 0 - p : p;
-    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
-    angle += (double)(int32_t)(size & 0x7fffffffu);
-    angle = p >> 63 ? -angle : angle;
-    float a = (float)angle, b = (float)(angle - (double)a);
-    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
-    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
-    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
-    return r;
-}
-
-/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
-    float hi = r.hi, lo = r.lo, z = hi * hi;
-    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
-    p = gckpti_fma(p, z, 0.0083333794f);
-    p = gckpti_fma(p, z, -0.166666672f);
-    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
-    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
-    p = gckpti_fma(p, z, 0.0416666456f);
-    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
-    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
-    c = c + gckpti_fma(z * z, p, e);
+    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
     uint32_t flip = (r.quadrant & 2) << 30;
     *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
     *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
 }
 
-/* Sine and cosine of any finite x. Beyond pi/4, x * 2/pi modulo 4 is taken in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
+/* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
+ * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
-    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
-                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
-    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
-    gckpti_angle r = { 0, gckpti_float(u), 0.0f };
-    if (u >= 0x7f800000u) {
-        *sine = *cosine = GCKPTI_NAN;
-        return;
-    }
-    if (u > 0x3f490fdau) {
-        uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = two_over_pi + offset / 32;
-        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
-        for (int i = 0; i < 3; i++)
-            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
-    }
-    gckpti_sincos_of(r, sine, cosine);
+    gckpti_sincos_of(gckpti_angle_in(x), sine, cosine);
     *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
-}
-
-GCKPTI_INLINE float gckpti_sin(float x)
-{
-    float s, c;
-    gckpti_sincos(x, &s, &c);
-    return s;
-}
-
-GCKPTI_INLINE float gckpti_cos(float x)
-{
-    float s, c;
-    gckpti_sincos(x, &s, &c);
-    return c;
 }

@@ -173,7 +173,8 @@ GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.053
                                         -0.000358392805f };
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
+#define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
 
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
 GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
@@ -202,4 +203,49 @@ GCKPTI_INLINE int gckpti_whole(float y)
     int large = y >= 16777216.0f || y <= -16777216.0f;
     int32_t n = large || y != y ? 0 : (int32_t)y;
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+typedef struct {
+    uint32_t quadrant;
+    float hi, lo;
+} gckpti_angle;
+
+/* The angle of p, a turn being 2^64. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r;
+    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
+    p -= (uint64_t)r.quadrant << 62;
+    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
+    uint64_t size = p >> 63 ? 0 - p : p;
+    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(size & 0x7fffffffu);
+    angle = p >> 63 ? -angle : angle;
+    float a = (float)angle, b = (float)(angle - (double)a);
+    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
+    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
+    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
+    return r;
+}
+
+/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = {
+    0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu
+};
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+{
+    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
+    gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
+    if (u > 0x3f490fdau && u < 0x7f800000u) {
+        uint32_t offset = (u >> 23) - 120u;
+        const uint32_t *word = gckpti_two_over_pi + offset / 32;
+        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+        for (int i = 0; i < 3; i++)
+            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
+    }
+    return r;
 }

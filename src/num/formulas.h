@@ -224,6 +224,68 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
     return V(fma)(x * s, 1.0f - s, s);
 }
 
+/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
+ *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
+GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
+{
+    return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
+}
+GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
+{
+    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
+    FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
+    return V(fnma)(r * s, p, 1.0f - s);
+}
+
+/* Of an angle hi + lo, |hi| <= pi/4 (num/angles): polynomials, fit 2^-32 and 2^-33. */
+GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
+{
+    FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
+    p = V(fma)(V(fma)(p, z, V(set1)(0.0083333794f)), z, V(set1)(-0.166666672f));
+    return hi + V(fma)(hi * z, p, V(fma)(-0.5f * z, lo, lo));
+}
+GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
+{
+    const FLOATS z = hi * hi, half = V(set1)(-0.5f);
+    FLOATS p = V(fma)(V(set1)(2.44320927e-05f), z, V(set1)(-0.00138873083f));
+    FLOATS c = V(fma)(half, z, V(set1)(1.0f)), e = (1.0f - c) + half * z; /* c's rounding error */
+    e = V(fma)(-hi, lo, V(fma)(half, V(fma)(hi, hi, -z), e));             /* and z's */
+    return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
+}
+
+/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
+ * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
+ * gckpti_angle_in. */
+GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
+{
+    const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
+    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-1.57079637f), a);
+    const FLOATS p2 = V(set1)(4.37113883e-8f), w = V(fma)(n, p2, V(zero)());
+    FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
+    INTS at = V(bits)(t);
+    lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
+#if GCKPTI_ISA < 0
+    if (!(a <= GCKPTI_NEAR)) {
+        const gckpti_angle far = gckpti_angle_in(x);
+        hi = far.hi, lo = far.lo, at = far.quadrant;
+    }
+#endif
+    at = at + quarter;
+    y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
+    y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
+    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+#if GCKPTI_ISA >= 0
+    if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
+        for (int i = 0; i < W; i++)
+            y[i] = a[i] > GCKPTI_NEAR ? gckpti_wave(x[i], quarter) : y[i];
+#endif
+    return y;
+}
+GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(wave)(x, 0); }
+GCKPTI_INLINED FLOATS V(sin_slope)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos_slope)(FLOATS x) { return V(wave)(x, 2); }
+
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 

@@ -1,4 +1,5 @@
 #include "ops/own.h"
+#include "graph/graph.h"
 
 /* ---- walking a tensor in row-major order while two others are read or written at their own steps.
  * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
@@ -46,27 +47,30 @@ static int gckpti_walk_next(gckpti_walk *w)
  * (5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
-    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    call->shape = a->n >= b->n ? *a : *b;
-    for (int k = 1; k <= a->n && k <= b->n; k++) {
-        int64_t da = a->d[a->n - k], db = b->d[b->n - k];
-        if (da != db && da != 1 && db != 1)
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "broadcast: %S with %S: sizes %I and %I differ "
-                              "(matched from the last axis; only 1 is repeated)",
-                              a, b, da, db);
-        call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+    call->shape = call->in[0].shape;
+    for (int i = 1; i < call->inputs; i++) {
+        const gckpt_shape a = call->shape, *b = &call->in[i].shape;
+        call->shape = a.n >= b->n ? a : *b;
+        for (int k = 1; k <= a.n && k <= b->n; k++) {
+            int64_t da = a.d[a.n - k], db = b->d[b->n - k];
+            if (da != db && da != 1 && db != 1)
+                return gckpt_fail(call, GCKPT_E_SHAPE,
+                                  "broadcast: %S with %S: sizes %I and %I differ "
+                                  "(matched from the last axis; only 1 is repeated)",
+                                  &a, b, da, db);
+            call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+        }
     }
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int second)
 {
     int64_t stride[2] = { 1, 1 }, step[2];
     gckpti_walk_begin(w);
     for (int k = 1; k <= call->shape.n; k++) {
         for (int i = 0; i < 2; i++) {
-            const gckpt_shape *s = &call->in[i].shape;
+            const gckpt_shape *s = &call->in[i ? second : 0].shape;
             int64_t size = k <= s->n ? s->d[s->n - k] : 1;
             step[i] = size == 1 ? 0 : stride[i];
             stride[i] *= size;
@@ -131,7 +135,7 @@ static void gckpti_pair_gradient(const gckpt_call *call, int i,
     gckpti_walk w;
     if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
         return;
-    gckpti_broadcast_walk(&w, call);
+    gckpti_broadcast_walk(&w, call, 1);
     r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
@@ -149,7 +153,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 {
     gckpti_walk w;
     float *o = call->out;
-    gckpti_broadcast_walk(&w, call);
+    gckpti_broadcast_walk(&w, call, 1);
     int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
     do {
         const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
@@ -196,6 +200,47 @@ GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
 GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
 #undef GCKPTI_EITHER
 #undef GCKPTI_PAIR
+
+/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db = +0
+ * there, else g (stored or added). What is not taken is not looked at. a and b one after the other,
+ * each at its own elements of y, so that y may be either. */
+static void gckpti_where_take(const gckpt_call *call, int i, int backward)
+{
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
+    gckpti_walk w;
+    int64_t o = 0;
+    if (backward && !in->grad)
+        return;
+    if (in->low || i == 0)
+        gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
+    if (i == 0) /* the condition's gradient is 0 */
+        return;
+    gckpti_broadcast_walk(&w, call, i);
+    do
+        for (int64_t j = 0; j < w.size[0]; j++, o++) {
+            const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
+            const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
+            const float g = backward && taken ? call->grad_out[o] : 0.0f;
+            if (in->low)
+                gckpti_sum_add(&in->grad[at], &in->low[at], g);
+            else if (backward)
+                gckpti_put(&in->grad[at], g, in->accumulate);
+            else if (taken)
+                call->out[o] = in->data[at];
+        }
+    while (gckpti_walk_next(&w));
+}
+GCKPTI_BOTH_WAYS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
+GCKPTI_ROW(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_BY_ELEMENT, GCKPTI_ANY_TYPE,
+           GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
+{
+    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* perhaps on parameters */
+    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
+    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
+}
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 

@@ -74,6 +74,9 @@ GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
+GCKPTI_CURVE(softplus, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_CURVE(sin, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(cos, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 #undef GCKPTI_WITHOUT_ATTRIBUTES
@@ -119,20 +122,40 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 }
 GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    x = x < o[0] ? o[0] : x;
-    return x > o[1] ? o[1] : x;
+    return gckpti_lowest(o[1], gckpti_highest(o[0], x));
 }
 GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
 {
     return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
 GCKPTI_CURVE_KERNELS(clamp, passed, GCKPT_IN(0))
-#undef GCKPTI_CURVE_KERNELS
 GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     const float o[2] = { low, high };
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
+}
+
+/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, which is where x was, else
+ * `slope`. o: slope */
+static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
+{
+    const float slope = *(const float *)call->attributes;
+    return slope >= 0.0f && slope < GCKPTI_INFINITY
+               ? gckpti_unary_shape(call)
+               : gckpt_fail(call, GCKPT_E_ARG,
+                            "leaky_relu: slope = %g must be finite and 0 or above (one below: "
+                            "relu(x) - slope * relu(-x))",
+                            (double)slope);
+}
+GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x > 0 ? x : *o * x; }
+GCKPTI_INLINE float gckpti_slope_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
+GCKPTI_CURVE_KERNELS(leaky_relu, product, GCKPT_OUT)
+#undef GCKPTI_CURVE_KERNELS
+GCKPTI_ROW(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_OUT);
+GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
+{
+    return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
 }
 
 /* detach: y = x, in place where nothing else reads x later. */

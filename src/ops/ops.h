@@ -28,8 +28,8 @@ GCKPTI_WARM /* since graph */
 #define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
-    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
-    fast(maximum) fast(minimum)                                                                    \
+    fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
+    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
@@ -144,8 +144,9 @@ GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
 /* The next axis, going outwards. */
 GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
 
-/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
+/* Over the output; at[0] follows input 0, at[1] input i. Its innermost step is 1, or 0 where it is
+ * repeated. */
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int i);
 
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }

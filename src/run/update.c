@@ -14,8 +14,9 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
         return lr * (float)(step + 1) / (float)warmup;
     if (step >= steps || steps <= warmup)
         return min_lr;
-    float t = (float)(step - warmup) / (float)(steps - warmup);
-    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+    float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
+    gckpti_sincos(3.14159265f * t, &sine, &cosine);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
 /* Of gckpt_hyper: 0 is the default, negative is none. */

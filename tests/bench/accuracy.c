@@ -1,8 +1,8 @@
-/* accuracy.c - how far gradients that sum over many rows are from binary64: docs/accuracy.md. Equal
- * rows are the worst case, since each addition is then rounded the same way. accuracy_torch.py does
- * the same with PyTorch.
+/* accuracy.c - how far gradients that sum over many rows, and elementwise ops, are from binary64:
+ * docs/accuracy.md. Equal rows are the worst case, since each addition is then rounded the same way.
+ * accuracy_torch.py does the same with PyTorch.
  *
- *     build/accuracy */
+ *     build/accuracy [step]     of elementwise ops every step-th float; 61; 1: all, some minutes */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <math.h>
@@ -99,8 +99,73 @@ static void measure(int rows, int equal)
     free(token);
 }
 
-int main(void)
+/* ---- elementwise ops over all finite floats, and their gradients ---- */
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+static double minus_sin(double x) { return -sin(x); }
+
+/* Units of the last place that a float next to `want` has. */
+static double units(float got, double want)
 {
+    int exponent;
+    frexp(want, &exponent);
+    return fabs((double)got - want) / ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
+}
+
+static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double (*value)(double x),
+                  double (*slope)(double x), uint64_t step)
+{
+    enum { N = 1 << 20 };
+    float *x = (float *)malloc(N * sizeof *x);
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(s, NULL);
+    gckpt_pick pick[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
+    pick[0].tensor = op(pick[1].tensor);
+    const gckpt_term term = { gckpt_sum_loss(pick[0].tensor), 1, 0 };
+    const gckpt_feed feed = { gckpt_id(pick[1].tensor), x };
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.fetch = pick;
+    desc.fetches = 2;
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+    double worst[2] = { 0, 0 };
+    float at[2] = { 0, 0 };
+    for (uint64_t next = 0; next <= UINT32_MAX;) {
+        for (int i = 0; i < N; i++) {
+            const uint32_t bits = (uint32_t)(next <= UINT32_MAX ? next : 0);
+            memcpy(&x[i], &bits, sizeof bits);
+            x[i] = x[i] - x[i] == 0 ? x[i] : 0;
+            next += step;
+        }
+        if (gckpt_gradients(e, &feed, 1, N, NULL) != GCKPT_OK) {
+            fprintf(stderr, "accuracy: %s\n", e ? gckpt_error_text(e) : gckpt_error_text(graph));
+            exit(1);
+        }
+        for (int k = 0; k < 2; k++) {
+            const float *got = gckpt_fetch(e, gckpt_id(pick[k].tensor), k);
+            for (int i = 0; i < N; i++) {
+                const double apart = units(got[i], (k ? slope : value)((double)x[i]));
+                if (apart > worst[k])
+                    worst[k] = apart, at[k] = x[i];
+            }
+        }
+    }
+    printf("%-8s  %.2f units of the last place at %.9g, gradient %.2f at %.9g\n", name, worst[0],
+           (double)at[0], worst[1], (double)at[1]);
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(graph);
+    gckpt_store_free(s);
+    free(x);
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t step = argc > 1 && atoi(argv[1]) > 0 ? (uint64_t)atoi(argv[1]) : 61;
+    curve("sin", gckpt_sin, sin, cos, step);
+    curve("cos", gckpt_cos, cos, minus_sin, step);
+    curve("softplus", gckpt_softplus, softplus, sigmoid, step);
     for (int equal = 1; equal >= 0; equal--)
         for (int rows = MICRO; rows <= 1000 * MICRO; rows *= 10)
             measure(rows, equal);

@@ -53,9 +53,33 @@ def far_rows():
     print("layer norm, mean 1e4: off by %.1e deviations" % np.abs(y - want).max())
 
 
+def units(got, want):
+    """Units of the last place of floats next to `want`, the most of all."""
+    exponent = np.maximum(np.frexp(want)[1], -125)
+    return float((np.abs(got.detach().double().numpy() - want) / np.ldexp(1.0, exponent - 24)).max())
+
+
+def curve(name, op, value, slope, step=61):
+    apart = [0.0, 0.0]
+    for first in range(0, 1 << 32, step << 20):
+        bits = np.arange(first, min(first + (step << 20), 1 << 32), step, dtype=np.uint64)
+        x = torch.from_numpy(bits.astype(np.uint32).view(np.float32).copy())
+        x = torch.where(torch.isfinite(x), x, torch.zeros(())).requires_grad_()
+        y = op(x)
+        y.sum().backward()
+        wide = x.detach().double().numpy()
+        apart = [max(apart[0], units(y, value(wide))), max(apart[1], units(x.grad, slope(wide)))]
+    print("%-8s  %.2f units of the last place, gradient %.2f" % (name, *apart))
+
+
 def main():
     torch.set_num_threads(1)
     print("PyTorch", torch.__version__)
+    sigmoid = lambda x: np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+    curve("sin", torch.sin, np.sin, np.cos)
+    curve("cos", torch.cos, np.cos, lambda x: -np.sin(x))
+    curve("softplus", torch.nn.functional.softplus,
+          lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), sigmoid)
     for equal in (True, False):
         for rows in (1000, 10000, 100000, 1000000):
             measure(rows, equal)

@@ -1373,7 +1373,7 @@ static void test_chance(void)
 
 /* What losses are written with: an op's value is that of fp32 from rounded inputs, rounded; its
  * gradient, taken at rounded values, is close to fp32's. */
-enum { OPS = 13 };
+enum { OPS = 18 };
 static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
 {
     switch (i) {
@@ -1389,6 +1389,11 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 9: return gckpt_div(a, b);
     case 10: return gckpt_maximum(a, b);
     case 11: return gckpt_minimum(a, b);
+    case 12: return gckpt_leaky_relu(a, 0.1f);
+    case 13: return gckpt_softplus(a);
+    case 14: return gckpt_sin(a);
+    case 15: return gckpt_cos(b);
+    case 16: return gckpt_where(gckpt_relu(a), b, a);
     default: return gckpt_log_softmax(a);
     }
 }

@@ -143,7 +143,7 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[INPUTS];
-    int classes; /* of the i32 input: targets, indices */
+    int classes; /* of the i32 input: targets, indices, a condition */
     int twice;   /* inputs 0 and 1 are one tensor */
     int style;
     double cost; /* multiply-adds, about: how much is tried */
@@ -157,12 +157,18 @@ typedef struct { /* of the plain op; what every kernel must give */
     int64_t count, aux_floats;
 } answer;
 
+/* A condition is i32 where there are classes. */
+static int is_i32(const problem *p, int i)
+{
+    return p->op->flags & GCKPT_INDEX(i) || (p->op == &gckpti_op_where && p->classes && i == 0);
+}
+
 /* Bit i: input i is not i32. */
 static unsigned floats_of(const problem *p)
 {
     unsigned mask = 0;
     for (int i = 0; i < p->inputs; i++)
-        mask |= p->op->flags & GCKPT_INDEX(i) ? 0 : 1u << i;
+        mask |= is_i32(p, i) ? 0 : 1u << i;
     return mask;
 }
 
@@ -202,7 +208,7 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
     if (p->op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     for (int i = 0; i < p->inputs && a; i++) {
-        if (p->op->flags & GCKPT_INDEX(i))
+        if (is_i32(p, i))
             call.in[i].index = a->index; /* which is fed, so always there */
         else
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
@@ -220,8 +226,8 @@ static int same(const problem *p, const char *how, const char *what, const float
 }
 
 /* == forward ================================================================================== */
-/* IN_PLACE: out is input 0, or 1 */
-enum { ALL, NO_AUX, NO_OUT, IN_PLACE, IN_PLACE_1, WAYS };
+/* IN_PLACE: out is input 0, 1 or 2 */
+enum { ALL, NO_AUX, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
 
 static int alike(const problem *p, int i) /* input i has the shape of the output */
 {
@@ -236,6 +242,7 @@ static int possible(const problem *p, int64_t aux_floats, int way)
     case NO_OUT: return aux_floats > 0;
     case IN_PLACE:
     case IN_PLACE_1:
+    case IN_PLACE_2:
         return (p->op->flags & GCKPT_INPLACE(way - IN_PLACE)) != 0 && !p->twice &&
                alike(p, way - IN_PLACE);
     default: return 1;
@@ -246,7 +253,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
                     int way)
 {
     static const char *const ways[] = { "", ", no aux", ", no out", ", in place",
-                                        ", in place of 1" };
+                                        ", in place of 1", ", in place of 2" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
     region out = region_new(loss ? 0 : count_of(&call.shape), 1),
@@ -394,7 +401,7 @@ static void try_problem(const problem *p)
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t j = 0; j < n; j++)
             a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
-        a.index[pick(0, n - 1)] = p->classes - 1;
+        a.index[pick(0, n - 1)] = p->op == &gckpti_op_where ? INT32_MIN : p->classes - 1;
     }
     a.aux_floats = (int64_t)((call.aux_bytes + sizeof(float) - 1) / sizeof(float));
     a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
@@ -805,6 +812,8 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
                   .shape[0] = gckpt_shape2(rows, n) };
     if (op == &gckpti_op_pow)
         p.attributes = &exponents[turn++ % (int64_t)(sizeof exponents / sizeof *exponents)];
+    else if (op == &gckpti_op_leaky_relu)
+        p.attributes = &exponents[turn++ % 4];
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[turn++ % 4];
     if (!wanted_op(op->name) || skipped(p.cost))
@@ -856,7 +865,8 @@ static void row_ops(int64_t rows, int64_t n, int style)
         &gckpti_op_softmax,    &gckpti_op_relu, &gckpti_op_gelu,    &gckpti_op_gelu_erf,
         &gckpti_op_silu,       &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,
         &gckpti_op_exp,        &gckpti_op_log,  &gckpti_op_sqrt,    &gckpti_op_abs,
-        &gckpti_op_reciprocal, &gckpti_op_pow,  &gckpti_op_clamp
+        &gckpti_op_reciprocal, &gckpti_op_pow,  &gckpti_op_clamp,   &gckpti_op_leaky_relu,
+        &gckpti_op_softplus,   &gckpti_op_sin,  &gckpti_op_cos
     };
     for (int i = 0; i < 6; i++)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
@@ -914,6 +924,41 @@ static void test_pairs(void)
         for (int64_t n = 1, end = lengths(100); n <= end; n++)
             pair_op(ops[i], 1, n, SAME, (int)(n % STYLES));
     }
+}
+
+/* a chosen, b repeated by `layout`; the condition by bits 0 and 1 of `repeated`, a by 2 */
+static void where(int64_t rows, int64_t n, int layout, int repeated, int style)
+{
+    problem p = { .op = &gckpti_op_where,
+                  .style = style,
+                  .cost = 2.0 * (double)(rows * n),
+                  .inputs = 3,
+                  .classes = (int)pick(0, 1) * 3 };
+    p.shape[0] = gckpt_shape2(repeated & 1 ? 1 : rows, repeated & 2 ? 1 : n);
+    p.shape[1] = repeated & 4 ? gckpt_shape1(n) : gckpt_shape2(rows, n);
+    p.shape[2] = layout == ROW      ? gckpt_shape1(n)
+                 : layout == COLUMN ? gckpt_shape2(rows, 1)
+                 : layout == ONE    ? gckpt_shape1(1)
+                                    : gckpt_shape2(rows, n);
+    if (!wanted_op("where") || skipped(p.cost))
+        return;
+    sprintf(p.name, "where %ld x %ld, layout %d, repeated %d, i32 %d, style %d", (long)rows,
+            (long)n, layout, repeated, p.classes != 0, style);
+    try_problem(&p);
+}
+
+static void test_where(void)
+{
+    static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
+    for (int layout = SAME; layout <= ONE; layout++)
+        for (int repeated = 0; repeated < 8; repeated++) {
+            if (layout == SAME && repeated < 4)
+                where(sizes[repeated][0], sizes[repeated][1], SAME, 0, repeated);
+            for (int64_t k = 0, end = share(6); k < end; k++)
+                where(pick(1, 9), pick(1, 40), layout, repeated, (int)(k % STYLES));
+        }
+    for (int64_t n = 1, end = lengths(100); n <= end; n++)
+        where(1, n, SAME, 0, n % 3 ? SIGNS : (int)(n % STYLES));
 }
 
 /* == embed ==================================================================================== */
@@ -1324,6 +1369,7 @@ int main(int argc, char **argv)
                   { "rows", test_rows },
                   { "rotary", test_rotary },
                   { "pairs", test_pairs },
+                  { "where", test_where },
                   { "embed", test_embed },
                   { "sequences", test_sequences },
                   { "losses", test_losses },

@@ -87,6 +87,12 @@ static void operands(const gckpt_op *op, gckpt_call *c)
         c->in[i].data = piece(count_of(&c->in[i].shape));
         c->in[i].accumulate = chance(50);
     }
+    float *x = (float *)(uintptr_t)c->in[0].data; /* a condition: often 0 */
+    for (int64_t i = 0; op == &gckpti_op_where && i < count_of(&c->in[0].shape); i++)
+        if (chance(40))
+            x[i] = float_of(chance(30) ? 0x80000000u : 0);
+    if (op == &gckpti_op_where && chance(50))
+        c->in[0].index = (const int32_t *)(const void *)x, c->in[0].data = NULL;
 }
 
 static void forward(const gckpt_op *op, gckpt_call c)
@@ -111,7 +117,7 @@ static void backward(const gckpt_op *op, gckpt_call c)
         gckpt_arg *in = &c.in[i];
         int64_t size = count_of(&in->shape);
         int passes = op->flags & GCKPT_PASSES(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
-        if (chance(10))
+        if (chance(10) || in->index)
             continue;
         in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : piece(size);
         if (op->needs[i] & GCKPT_SUMS && in->grad != g && (size != n || chance(30)))
@@ -140,7 +146,7 @@ static void unary(const gckpt_op *op, const void *attributes)
 
 static void test_unary(void)
 {
-    static const float factor = -0.3f, p = 0.25f, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
+    static const float factor = -0.3f, p = 0.25f, slopes[] = { 0.0f, 0.01f, 2.5f }, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
     static const float clamps[][2] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
     unary(&gckpti_op_relu, NULL);
     unary(&gckpti_op_gelu, NULL);
@@ -157,6 +163,11 @@ static void test_unary(void)
         unary(&gckpti_op_pow, &exponents[i]);
     for (int i = 0; i < 3; i++)
         unary(&gckpti_op_clamp, clamps[i]);
+    for (int i = 0; i < 3; i++)
+        unary(&gckpti_op_leaky_relu, &slopes[i]);
+    unary(&gckpti_op_softplus, NULL);
+    unary(&gckpti_op_sin, NULL);
+    unary(&gckpti_op_cos, NULL);
     unary(&gckpti_op_detach, NULL);
     unary(&gckpti_op_scale, &factor);
     unary(&gckpti_op_dropout, &p);
@@ -193,6 +204,25 @@ static void test_broadcasting(void)
             c.in[1 - way / 6].shape = gckpt_shape2(sizes[k][2] ? sizes[k][0] : 1, sizes[k][3] ? sizes[k][1] : 1);
             backward(ops[way % 6], c);
         }
+}
+
+/* Any of the three is repeated; the condition is f32 or i32, and has no gradient. */
+static void test_where(void)
+{
+    for (int round = 0; round < 240; round++) {
+        gckpt_call c = new_call(NULL);
+        gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
+        int whole = (int)below(4); /* an input that is not repeated; 3: none may be */
+        c.inputs = 3;
+        for (int i = 0; i < 3; i++) {
+            int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
+            c.in[i].shape.n = all.n - missing;
+            for (int k = 0; k < all.n - missing; k++)
+                c.in[i].shape.d[k] = i != whole && chance(40) ? 1 : all.d[k + missing];
+        }
+        forward(&gckpti_op_where, c);
+        backward(&gckpti_op_where, c);
+    }
 }
 
 static void test_shapes(void)
@@ -524,6 +554,7 @@ int main(int argc, char **argv)
         return check_report("cuda elementwise");
     test_unary();
     test_broadcasting();
+    test_where();
     test_shapes();
     test_rotary();
     test_losses();

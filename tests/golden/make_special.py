@@ -91,4 +91,12 @@ for name, f in (("div", torch.div), ("maximum", torch.maximum), ("minimum", torc
     case(name, f, [a, b])
 case("log_softmax", lambda x: x.log_softmax(0), [normal(37)])
 case("log_softmax", lambda x: x.log_softmax(0), [[1e4, -1e4, 9990.0, 0.0, -inf]])
+for slope in (0.0, 0.01, 1.5):
+    slope = torch.tensor(slope).item()
+    case("leaky_relu", lambda x: torch.nn.functional.leaky_relu(x, slope), [one], (slope, 0.0))
+around = one + [v + d for v in (20.0, -20.0, -90.0, 17.4) for d in (-0.5, 0.0, 0.5)]
+case("softplus", torch.nn.functional.softplus, [around])
+case("sin", torch.sin, [one + [131072.0, 131073.0, -1e6, 1e10, -1e30] + [50 * v for v in normal(11)]])
+case("cos", torch.cos, [one + [131072.0, 131073.0, -1e6, 1e10, -1e30] + [50 * v for v in normal(11)]])
+case("where", lambda a, b: torch.where(a != 0, a, b), [a, b])
 print("static const special_case special_cases[] = {\n" + ",\n".join(table) + "\n};\n#endif")

@@ -193,6 +193,10 @@ static void accuracy(const char *name, float (*f)(float), double (*g)(double), f
     CHECK_MSG(worst <= limit, "%s(%.9g): %g ulp, limit %g", name, (double)at, worst, limit);
 }
 
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+static float softplus_slope(float x) { return gckpti_softplus_slope(gckpti_softplus(x)); }
+
 static void test_accuracy(void)
 {
     accuracy("exp", gckpti_exp, exp, -104.0f, 89.0f, 0, 1.0);
@@ -208,6 +212,11 @@ static void test_accuracy(void)
     accuracy("sin", gckpti_sin, sin, -1e6f, 1e6f, 1, 0.8);
     accuracy("cos", gckpti_cos, cos, -10.0f, 10.0f, 0, 0.8);
     accuracy("cos", gckpti_cos, cos, -1e6f, 1e6f, 0, 0.8);
+
+    accuracy("softplus", gckpti_softplus, softplus, -104.0f, 40.0f, 0, 3.0);
+    accuracy("softplus", gckpti_softplus, softplus, -1.0f, 1.0f, 0, 3.0);
+    accuracy("its slope", softplus_slope, sigmoid, -104.0f, 40.0f, 0, 3.5);
+    accuracy("its slope", softplus_slope, sigmoid, -1.0f, 1.0f, 0, 3.5);
 
     double worst_sin = 0, worst_cos = 0, worst_pow = 0; /* next to multiples of pi/2 */
     for (int k = 1; k < 700000; k += 3) {
@@ -315,6 +324,10 @@ static void test_special_values(void)
           gckpti_cos(0.0f) == 1.0f);
     CHECK(gckpti_sin(tiny) == tiny && same(gckpti_sin(inf), nan) && same(gckpti_cos(-inf), nan));
     CHECK(same(gckpti_exp(nan), nan) && same(gckpti_log(nan), nan) && same(gckpti_tanh(nan), nan));
+    CHECK(gckpti_softplus(inf) == inf && same(gckpti_softplus(-inf), 0.0f) && same(gckpti_softplus(nan), nan));
+    CHECK(gckpti_softplus_slope(inf) == 1 && gckpti_softplus_slope(17.5f) == 1 &&
+          same(gckpti_softplus_slope(0.0f), 0.0f) && same(gckpti_softplus_slope(nan), nan));
+    CHECK(gckpti_softplus(20.5f) == 20.5f && gckpti_softplus(17.5f) == 17.5f && gckpti_softplus(-103.0f) == tiny);
     CHECK(same(gckpti_erf(nan), nan) && same(gckpti_sin(nan), nan) && same(gckpti_cos(nan), nan));
     CHECK(gckpti_pow(2.0f, 10.0f) == 1024.0f && gckpti_pow(9.0f, 0.5f) == 3.0f &&
           gckpti_pow(2.0f, -149.0f) == tiny);

@@ -356,6 +356,18 @@ double ref_silu(double x) { return x / (1 + exp(-x)); }
 double ref_tanh(double x) { return tanh(x); }
 double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 double ref_reciprocal(double x) { return 1 / x; }
+double ref_softplus(double x) { return log1p(exp(x)); }
+
+ref_value *ref_leaky_relu(const ref_value *x, double slope)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = x->v[i] > 0 ? x->v[i] : slope * x->v[i];
+    return y;
+}
 
 ref_value *ref_pow(const ref_value *x, double exponent)
 {
@@ -525,6 +537,22 @@ ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
                   : op == '/' ? u / v
                   : op == '>' ? fmax(u, v)
                               : fmin(u, v);
+    }
+    return y;
+}
+
+ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_value *b)
+{
+    ref_value *y;
+    long at[6];
+    if (!condition || !a || !b)
+        return NULL;
+    y = ref_binary('+', ref_binary('+', condition, a), b); /* its shape */
+    for (long i = 0; i < ref_elements(y); i++) {
+        unravel(y, i, at);
+        y->v[i] = condition->v[broadcast_index(condition, y->n, at)] != 0
+                      ? a->v[broadcast_index(a, y->n, at)]
+                      : b->v[broadcast_index(b, y->n, at)];
     }
     return y;
 }

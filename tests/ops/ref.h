@@ -47,6 +47,10 @@ double ref_silu(double x);
 double ref_tanh(double x);
 double ref_sigmoid(double x);
 double ref_reciprocal(double x);
+double ref_softplus(double x);
+ref_value *ref_leaky_relu(const ref_value *x, double slope);
+/* a where the condition is not 0, else b; as ref_binary repeats */
+ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_value *b);
 ref_value *ref_pow(const ref_value *x, double exponent);
 ref_value *ref_clamp(const ref_value *x, double low, double high);
 ref_value *ref_softmax(const ref_value *x);

@@ -185,8 +185,8 @@ static pair both(gckpt_tensor *t, ref_value *r)
     return p;
 }
 enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX,
-       LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP };
-/* by: an exponent, or a limit on both sides, in eighths */
+       LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP, LEAKY_RELU, SOFTPLUS, SIN, COS };
+/* by: an exponent, a slope, or a limit on both sides, in eighths */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -207,6 +207,11 @@ static pair unary_by(int kind, pair x, int by)
     case CLAMP:
         return both(gckpt_clamp(x.t, -(float)eighths, (float)eighths),
                     ref_clamp(x.r, -eighths, eighths));
+    case LEAKY_RELU:
+        return both(gckpt_leaky_relu(x.t, (float)eighths), ref_leaky_relu(x.r, eighths));
+    case SOFTPLUS: return both(gckpt_softplus(x.t), ref_map(x.r, ref_softplus));
+    case SIN: return both(gckpt_sin(x.t), ref_map(x.r, sin));
+    case COS: return both(gckpt_cos(x.t), ref_map(x.r, cos));
     default: return both(gckpt_softmax(x.t), ref_softmax(x.r));
     }
 }
@@ -219,6 +224,10 @@ static pair binary(char op, pair a, pair b)
                     : op == '/' ? gckpt_div(a.t, b.t)
                     : op == '>' ? gckpt_maximum(a.t, b.t) : gckpt_minimum(a.t, b.t);
     return both(t, ref_binary(op, a.r, b.r));
+}
+static pair where(pair condition, pair a, pair b)
+{
+    return both(gckpt_where(condition.t, a.t, b.t), ref_where(condition.r, a.r, b.r));
 }
 static pair add(pair a, pair b) { return binary('+', a, b); }
 static pair mul(pair a, pair b) { return binary('*', a, b); }
@@ -652,6 +661,21 @@ static void build_same_free(net *n, const int *a)
 static void build_binary_free(net *n, const int *a)
 {
     finish(n, binary((char)a[0], param(n, "u", 1, 3, 1, 0), param(n, "v", 1, 1, 4, 0)), 0);
+}
+/* 1: of i32, else computed; T, C of the condition, of a, of b: 0 as they are, 1 (1,C), 2 (T,1), 3 a
+ * parameter (C), 4 a parameter (1), 5 the other one */
+static pair chosen(net *n, const char *name, int kind)
+{
+    return kind == 3   ? param(n, name, 1, 4, 0, 0)
+           : kind == 4 ? param(n, name, 1, 1, 0, 0)
+                       : batched(n, name, kind == 1 ? 1 : 3, kind == 2 ? 1 : 4, 0);
+}
+static void build_where(net *n, const int *a)
+{
+    pair c = a[0] ? use_leaf(n, 'i', "c", sizes(n->rows, a[1], a[2], 0), 1, 2, 0)
+                  : unary(RELU, input(n, "c", a[1], a[2], 0));
+    pair x = chosen(n, "x", a[3]), y = a[4] == 5 ? x : chosen(n, "y", a[4]);
+    finish(n, where(c, x, y), 1);
 }
 static void build_scale(net *n, const int *a)
 {
@@ -1202,6 +1226,15 @@ static const test_case cases[] = {
     { "pow -1/2", build_unary, { POW, 5, 7, 0, -4, 1 }, 3, 0, 0, 0 },
     { "pow -1", build_unary, { POW, 5, 7, 0, -8, 1 }, 3, 0, 0, 0 },
     { "clamp", build_unary, { CLAMP, 5, 7, 0, 4 }, 3, 0, 0, 0 },
+    { "leaky_relu", build_unary, { LEAKY_RELU, 5, 7, 0, 2 }, 3, 0, 0, 0 },
+    { "leaky_relu, steeper below", build_unary, { LEAKY_RELU, 3, 37, 0, 12 }, 2, 0, 0, 0 },
+    { "softplus", build_unary, { SOFTPLUS, 5, 7 }, 3, 0, 0, 0 },
+    { "softplus, wide", build_unary, { SOFTPLUS, 3, 37, 9 }, 2, 0, 0, 0 },
+    { "sin", build_unary, { SIN, 5, 7 }, 3, 0, 0, 0 },
+    { "sin, wide", build_unary, { SIN, 3, 37, 2 }, 2, 0, 0, 0 },
+    { "cos", build_unary, { COS, 5, 7 }, 3, 0, 0, 0 },
+    { "cos, wide", build_unary, { COS, 3, 37, 2 }, 2, 0, 0, 0 },
+    { "softplus of a parameter", build_unary_free, { SOFTPLUS, 3, 33 }, 3, 0, 0, 0 },
     { "exp of a parameter", build_unary_free, { EXP, 3, 33 }, 3, 0, 0, 0 },
     { "abs of a parameter", build_unary_free, { ABS, 3, 33 }, 3, 0, 0, 0 },
     { "scale", build_scale, { -20 }, 3, 0, 0, 0 },
@@ -1239,6 +1272,13 @@ static const test_case cases[] = {
     { "minimum", build_binary, { '<', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
     { "minimum (1)", build_binary, { '<', 3, 4, 1, 0, 2 }, 3, 0, 0, 0 },
     { "maximum(x, x)", build_same, { '>' }, 3, 0, 0, 0 },
+    { "where", build_where, { 1, 3, 4, 0, 0 }, 3, 0, 0, 0 },
+    { "where (B,T,1), of f32", build_where, { 0, 3, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "where, b (C)", build_where, { 0, 3, 4, 0, 3 }, 3, 0, 0, 0 },
+    { "where, a (1)", build_where, { 1, 3, 4, 4, 0 }, 3, 0, 0, 0 },
+    { "where (B,1,C), a (B,T,1), b (C)", build_where, { 0, 1, 4, 2, 3 }, 3, 0, 0, 0 },
+    { "where (B,T,C), a (B,1,C), b (B,T,1)", build_where, { 1, 3, 4, 1, 2 }, 3, 0, 0, 0 },
+    { "where (c, x, x)", build_where, { 1, 3, 4, 0, 5 }, 3, 0, 0, 0 },
     { "minimum(w, w)", build_same_free, { '<' }, 3, 0, 0, 0 },
     { "(3,1) max (1,4) of parameters", build_binary_free, { '>' }, 3, 0, 0, 0 },
     { "x + x", build_same, { '+' }, 3, 0, 0, 0 },

@@ -66,11 +66,12 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *x = gckpt_embed(weight(g, 9, 8), ids), *one = weight(g, 8, 0);
     T *(*const curves[])(T *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf, gckpt_silu, gckpt_tanh, gckpt_sigmoid,
                                   gckpt_softmax, gckpt_log_softmax, gckpt_exp, gckpt_log, gckpt_sqrt, gckpt_abs,
-                                  gckpt_reciprocal };
+                                  gckpt_reciprocal, gckpt_softplus, gckpt_sin, gckpt_cos };
     static const int axes[3] = { 0, 2, 1 };
     for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
         x = curves[i](x);
     x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
+    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_leaky_relu(x, 0.1f), x);
     x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
     x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), one);

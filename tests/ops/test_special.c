@@ -24,6 +24,9 @@ static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor 
                 { "abs", gckpt_abs, NULL },
                 { "reciprocal", gckpt_reciprocal, NULL },
                 { "log_softmax", gckpt_log_softmax, NULL },
+                { "softplus", gckpt_softplus, NULL },
+                { "sin", gckpt_sin, NULL },
+                { "cos", gckpt_cos, NULL },
                 { "div", NULL, gckpt_div },
                 { "maximum", NULL, gckpt_maximum },
                 { "minimum", NULL, gckpt_minimum } };
@@ -31,6 +34,10 @@ static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor 
         return gckpt_pow(a, c->by[0]);
     if (!strcmp(c->name, "clamp"))
         return gckpt_clamp(a, c->by[0], c->by[1]);
+    if (!strcmp(c->name, "leaky_relu"))
+        return gckpt_leaky_relu(a, c->by[0]);
+    if (!strcmp(c->name, "where"))
+        return gckpt_where(a, a, b);
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (!strcmp(c->name, ops[i].name))
             return ops[i].two ? ops[i].two(a, b) : ops[i].one(a);

@@ -792,7 +792,7 @@ static void test_table(void)
     ROW(cross_entropy) ROW(linear_cross_entropy) ROW(cross_entropy_with) ROW(soft_cross_entropy)
     ROW(mean_squared_error) ROW(mean_squared_error_with) ROW(huber) ROW(binary_cross_entropy)
     ROW(sum_loss) ROW(gather) ROW(gru) ROW(lstm) ROW(max_pool) ROW(average_pool) ROW(groupnorm)
-    ROW(batchnorm) ROW(conv2d)
+    ROW(batchnorm) ROW(conv2d) ROW(leaky_relu) ROW(softplus) ROW(sin) ROW(cos) ROW(where)
     /* clang-format on */
 #undef ROW
 }

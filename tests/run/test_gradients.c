@@ -409,6 +409,37 @@ static void test_attack(void)
     drop(&m);
 }
 
+/* A condition, fed or constant, has a gradient of 0, and another one where it is what is taken, too. */
+static void test_condition(gckpt_isa isa, int repeated)
+{
+    enum { N = 7 };
+    static const float x[2][N] = { { 0, 1, -2, NAN, -0.0f, INFINITY, 1e-40f }, { 0, 0, 0, 0, 0, 0, 0 } };
+    static const float y[2 * N] = { NAN, 2, 3, 4, 5, 6, INFINITY }, k[N] = { 1, 0, -0.0f, NAN, 0, 2, 0 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_pick picks[3] = { { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(2, repeated ? 1 : N)), 1 },
+                            { gckpt_input(graph, "y", GCKPT_F32, gckpt_shape2(2, N)), 1 },
+                            { gckpt_constant(graph, "k", GCKPT_F32, gckpt_shape1(N), k), 1 } };
+    gckpt_tensor *t = gckpt_where(picks[0].tensor, picks[0].tensor, picks[1].tensor);
+    t = gckpt_add(gckpt_scale(t, 3), gckpt_where(picks[2].tensor, picks[1].tensor, picks[2].tensor));
+    const gckpt_term term = { gckpt_sum_loss(t), 1, 0 };
+    const gckpt_feed feeds[2] = { { gckpt_id(picks[0].tensor), x }, { gckpt_id(picks[1].tensor), y } };
+    const gckpt_plan_desc desc = { .fetch = picks, .fetches = 3 };
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, store, &(gckpt_exec_desc){ .isa = isa });
+    CHECK_MSG(gckpt_gradients(e, feeds, 2, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    const float *dx = gckpt_fetch(e, gckpt_id(picks[0].tensor), 1), *dy = gckpt_fetch(e, gckpt_id(picks[1].tensor), 1);
+    const float *dk = gckpt_fetch(e, gckpt_id(picks[2].tensor), 1);
+    for (int i = 0; dx && dy && dk && i < 2 * N; i++) {
+        const int held = repeated ? x[0][i / N] != 0 : (&x[0][0])[i] != 0, constant = k[i % N] != 0;
+        CHECK(dy[i] == (held ? 0 : 3.0f) + (constant ? 1.0f : 0));
+        CHECK(repeated ? dx[i / N] == (held ? 3.0f * N : 0) : dx[i] == (held ? 3.0f : 0));
+        CHECK(dk[i % N] == (constant ? 0 : 2.0f));
+    }
+    CHECK(dx && dy && dk);
+    rig_free(e, plan, graph, store);
+}
+
 /* The gradient of a critic's output by its input, for each row, as a WGAN-GP's penalty measures it: of a linear
  * critic it is w. And a gradient that comes from outside: that of sum(y g) is g carried back through the model. */
 static void test_penalty_and_coupling(void)
@@ -943,6 +974,9 @@ int main(void)
             test_bits(frozen, (gckpt_precision)precision);
     test_attack();
     test_penalty_and_coupling();
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int repeated = 0; repeated < 2 && gckpt_isa_available((gckpt_isa)isa); repeated++)
+            test_condition((gckpt_isa)isa, repeated);
     test_fetch_within(0, ROWS);
     test_fetch_within(0, 2);
     test_fetch_within(1, ROWS);

@@ -30,8 +30,8 @@ enum {
     ERRORS
 };
 /* an element at a time */
-enum { EMBED = 20, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH };
-enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, POW };
+enum { EMBED = 19, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH, WHERE };
+enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, SOFTPLUS, SIN, COS, POW, LEAKY };
 
 /* A tensor of the library's graph and, over the whole batch, what the contract says it holds. */
 typedef struct {
@@ -630,7 +630,14 @@ static float curve(int op, float x, float factor)
     case SQRT: return sqrtf(x);
     case ABS: return fabsf(x);
     case RECIPROCAL: return 1.0f / x;
+    case SOFTPLUS:
+        h = gckpti_exp(-fabsf(x)), factor = 1 + h;
+        h = factor == 1 ? h : times(gckpti_log(factor), h / (factor - 1));
+        return (x > 0 ? x : 0) + h;
+    case SIN: return gckpti_sin(x);
+    case COS: return gckpti_cos(x);
     case POW: return power(x, factor);
+    case LEAKY: return x > 0 ? x : times(factor, x);
     default: return 1.0f / (1.0f + gckpti_exp(-x));
     }
 }
@@ -649,7 +656,11 @@ static float slope(int op, float x, float y, float factor)
     case EXP: return y;
     case ABS: return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
     case RECIPROCAL: return times(-y, y);
+    case SOFTPLUS: return gckpti_softplus_slope(y);
+    case SIN: return gckpti_cos(x);
+    case COS: return -gckpti_sin(x);
     case POW: return times(factor, power(x, factor - 1.0f));
+    case LEAKY: return y > 0 ? 1.0f : factor;
     default: return fmaf(-y, y, y);
     }
 }
@@ -726,7 +737,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
     for (int64_t i = 0; i < o->n; i++) {
         int64_t to = in < 0 ? i : meets(o, in, i), pair;
         int two = o->op >= ADD && o->op <= LESS, peer = in == 1 ? 0 : 1;
-        float v = in < 0 ? x->y[meets(o, 0, i)] : o->g[i], s, c;
+        float v = in >= 0 ? o->g[i] : o->op == WHERE ? 0 : x->y[meets(o, 0, i)], s, c;
         float w = two ? nodes[o->in[peer]].y[meets(o, peer, i)] : 0;
         switch (o->op) {
         case ADD:
@@ -750,6 +761,15 @@ static void compute_elements(const node *o, int in, float *d, int add)
         case CLAMP:
             s = fminf(fmaxf(x->y[i], -o->factor), o->factor);
             put(&d[to], in < 0 ? s : fabsf(x->y[i]) < o->factor ? v : 0.0f, add);
+            break;
+        case WHERE: /* by f32 or i32 */
+            pair = meets(o, 0, i);
+            pair = (x->index ? x->index[pair] != 0 : x->y[pair] != 0) ? 1 : 2;
+            w = in == pair ? v : 0;
+            if (in < 0)
+                d[i] = nodes[o->in[pair]].y[meets(o, (int)pair, i)];
+            else
+                repeated ? sum_add(&d[to], w) : put(&d[to], w, add);
             break;
         case SCALE: put_product(&d[to], o->factor, v, add); break;
         case DROPOUT:
@@ -821,7 +841,7 @@ static void send(node *o)
 {
     for (int in = 0, apart; in < 3; in++) {
         node *t = o->in[in] < 0 ? NULL : &nodes[nodes[o->in[in]].base];
-        if (!t || t->op == INPUT || o->op == DETACH)
+        if (!t || t->op == INPUT || o->op == DETACH || (o->op == WHERE && in == 0))
             continue;
         if (t->once) {
             t->by_batch[t->uses] = !o->once;
@@ -1026,7 +1046,7 @@ static int note(int op, gckpt_tensor *t, int a, int b, int c)
     k->once = op != INPUT, k->trained = op == PARAM;
     for (int i = 0; i < 3; i++)
         if (k->in[i] >= 0)
-            k->once &= nodes[k->in[i]].once, k->trained |= op != DETACH && nodes[k->in[i]].trained;
+            k->once &= nodes[k->in[i]].once, k->trained |= op != DETACH && (op != WHERE || i) && nodes[k->in[i]].trained;
     k->s = gckpt_shape_of(t);
     if (!k->once)
         k->s.d[0] = k->s.d[0] / batch_rows * batch;
@@ -1129,12 +1149,17 @@ static int apply(int op, int x) /* a curve or softmax */
     gckpt_tensor *(*const curves[])(gckpt_tensor *) = { gckpt_relu, gckpt_gelu,      gckpt_gelu_erf,
                                                         gckpt_silu, gckpt_tanh,      gckpt_sigmoid,
                                                         gckpt_exp,  gckpt_log,       gckpt_sqrt,
-                                                        gckpt_abs,  gckpt_reciprocal };
+                                                        gckpt_abs,  gckpt_reciprocal, gckpt_softplus,
+                                                        gckpt_sin,  gckpt_cos };
     return note(op,
                 op == SOFTMAX       ? gckpt_softmax(T(x))
                 : op == LOG_SOFTMAX ? gckpt_log_softmax(T(x))
                                     : curves[op - RELU](T(x)),
                 x, -1, -1);
+}
+static int where(int condition, int a, int b)
+{
+    return note(WHERE, gckpt_where(T(condition), T(a), T(b)), condition, a, b);
 }
 static int slice(int x, int from, int to) /* of the last axis */
 {
@@ -1295,6 +1320,20 @@ static void criterion(void)
     m = apply(RELU, note(DETACH, gckpt_detach(T(r)), r, -1, -1));
     minimise(sum_loss(mul(mul(m, h), p)), 0.5f);
     minimise(sum_loss(apply(ABS, w)), 0.01f);
+}
+/* what is chosen, by what is fed, computed or has no rows; waves near and far */
+static void choices(void)
+{
+    enum { R = 3, C = 37 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), one = indices("one", gckpt_shape3(batch_rows, R, 1), 2, 0);
+    int w = param("w", gckpt_shape2(C, C), 0.3f, 0, 0), b = param("b", gckpt_shape1(C), 0.1f, 0, 2);
+    int v = param("v", gckpt_shape2(R, 1), 0.1f, 0, -3);
+    int h = linear(x, w, -1, 0), r = apply(RELU, w), y, z;
+    y = where(one, h, b), z = where(apply(RELU, x), v, where(one, y, h));
+    y = add(apply(SIN, y), mul(apply(COS, mul(z, mul(b, add(mul(b, b), b)))), apply(SOFTPLUS, mul(h, b))));
+    y = sub(y, with(note(LEAKY, gckpt_leaky_relu(T(z), 0.125f), z, -1, -1), 0, 0, 0.125f));
+    minimise(sum_loss(mul(y, where(x, b, v))), 0.5f);
+    minimise(sum_loss(where(r, apply(SOFTPLUS, w), mul(b, r))), 0.01f);
 }
 /* losses with weights for some axes, which have gradients, and are 0 here and there */
 static void losses(void)
@@ -1622,6 +1661,7 @@ int main(void)
         { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
         { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
         { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
+        { "choices", choices, GCKPT_ADAMW, 0 },
         { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f },
         { "zeros", zeros, GCKPT_ADAMW, 0 },      { "shared", shared, GCKPT_ADAMW, 0 }
     };

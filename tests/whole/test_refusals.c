@@ -334,6 +334,16 @@ static void shapes(void)
     REFUSED(E_A, "clamp: low = nan must", gckpt_clamp(f1(2), NAN, 1));
     TAKEN(gckpt_pow(f1(2), -INFINITY));
     REFUSED(E_A, "pow: the exponent is NaN", gckpt_pow(f1(2), NAN));
+    TAKEN(gckpt_leaky_relu(f1(2), 0));
+    REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_leaky_relu(f1(2), -0.1f));
+    REFUSED(E_A, "leaky_relu: slope = nan", gckpt_leaky_relu(f1(2), NAN));
+    REFUSED(E_A, "leaky_relu: slope = inf", gckpt_leaky_relu(f1(2), INFINITY));
+    TAKEN(gckpt_where(f2(2, 1), f3(2, 1, 3), f1(1)));
+    TAKEN(gckpt_where(i1(2), f1(1), f2(2, 2)));
+    REFUSED(E_S, "broadcast: [2,3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f2(2, 3), f1(2)));
+    REFUSED(E_S, "broadcast: [3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f1(2), f1(3)));
+    REFUSED(E_A, "where: input 1, ", gckpt_where(f1(2), i1(2), f1(2)));
+    REFUSED(E_A, "where: input 2 is NULL", gckpt_where(f1(2), f1(2), NULL));
 
     TAKEN(permuted(f3(2, 3, 4), 0, -1, 1, 3));
     REFUSED(E_A, "permute: 2 axes given, [2,3,4] has 3", permuted(f3(2, 3, 4), 0, 1, 2, 2));
@@ -611,7 +621,8 @@ static void null_ops(void)
                                                      gckpt_softmax,  gckpt_sum_loss, gckpt_keep,
                                                      gckpt_exp,      gckpt_log,      gckpt_sqrt,
                                                      gckpt_abs,      gckpt_detach,   gckpt_reciprocal,
-                                                     gckpt_recompute, gckpt_log_softmax };
+                                                     gckpt_recompute, gckpt_log_softmax, gckpt_softplus,
+                                                     gckpt_sin,      gckpt_cos };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
@@ -626,7 +637,8 @@ static void null_ops(void)
     CHECK(!gckpt_layernorm(NULL, NULL, NULL) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
     CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_attention_with(NULL, NULL, NULL, NULL) && !gckpt_rotary(NULL, 1, 0) &&
           !gckpt_scale(NULL, 1));
-    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1));
+    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
+    CHECK(!gckpt_where(NULL, NULL, NULL));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
           !gckpt_permute(NULL, NULL, 0));
     CHECK(!gckpt_slice(NULL, 0, 0, 1) && !gckpt_concat(NULL, 0, 0) && !gckpt_sum(NULL, 0) &&
@@ -2177,7 +2189,8 @@ static void no_gradient(void)
         &gckpti_op_relu,    &gckpti_op_gelu,   &gckpti_op_tanh,   &gckpti_op_scale,
         &gckpti_op_softmax, &gckpti_op_slice,  &gckpti_op_sum,    &gckpti_op_mean,
         &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow,
-        &gckpti_op_clamp,   &gckpti_op_log,    &gckpti_op_log_softmax
+        &gckpti_op_clamp,   &gckpti_op_log,    &gckpti_op_log_softmax, &gckpti_op_leaky_relu,
+        &gckpti_op_softplus, &gckpti_op_sin,   &gckpti_op_cos,         &gckpti_op_where
     };
     static const int words[16] = { 0 };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {

@@ -112,14 +112,23 @@ struct Pair {
     }
 };
 
-/* A gradient that depends on the other input or on both, as gckpti_pair_gradient. */
-enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS };
+/* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
+__device__ inline bool holds(float word, bool whole)
+{
+    return (gckpti_bits(word) & (whole ? 0xffffffffu : 0x7fffffffu)) != 0;
+}
+
+/* A gradient that depends on the other input or on both, as gckpti_pair_gradient; or, as where's,
+ * on a condition. */
+enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct PairGradient {
     Rule rule;
     float by;
     __device__ float product_of(float g, float other, float own, float *factor) const
     {
         *factor = 1.0f;
+        if (rule >= WHERE)
+            return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
         return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
                : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
                : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
@@ -128,7 +137,10 @@ struct PairGradient {
     __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
     {
         float factor, u = product_of(g, other, own, &factor);
-        gckpti_put_product(d, u, factor, accumulate);
+        if (rule >= WHERE)
+            gckpti_put(d, u, accumulate);
+        else
+            gckpti_put_product(d, u, factor, accumulate);
     }
 };
 

@@ -42,6 +42,9 @@ CURVE(log, quotient, call->in[0].data)
 CURVE(sqrt, quotient, call->out)
 CURVE(abs, product, call->in[0].data)
 CURVE(reciprocal, product, call->out)
+CURVE(softplus, product, call->out)
+CURVE(sin, product, call->in[0].data)
+CURVE(cos, product, call->in[0].data)
 #undef CURVE
 
 struct Power {
@@ -74,37 +77,39 @@ void pow_backward(const gckpt_call *call)
     map_back(call, f, call->in[0].data);
 }
 
-struct Clamp {
+/* Those with N attributes. */
+template <int N, float (*F)(float, const float *)> struct ValueBy {
     static constexpr int READS = READS_A;
-    float o[2];
-    __device__ void operator()(float *d, float x, float, int) const
-    {
-        *d = gckpti_value_clamp(x, o);
-    }
+    float o[N];
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
 };
 
-struct ClampGradient {
+template <int N, float (*SLOPE)(float, const float *), void (*PUT)(float *, float, float, int)>
+struct SlopeBy {
     static constexpr int READS = READS_BOTH;
-    float o[2];
-    __device__ void operator()(float *d, float x, float g, int accumulate) const
+    float o[N];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        gckpti_put_passed(d, g, gckpti_slope_clamp(x, o), accumulate);
+        PUT(d, g, SLOPE(at, o), accumulate);
     }
 };
 
-void clamp_forward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    Clamp f = { { o[0], o[1] } };
-    map_forward(call, f);
-}
-
-void clamp_backward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    ClampGradient f = { { o[0], o[1] } };
-    map_back(call, f, call->in[0].data);
-}
+#define CURVE_BY(name, n, rule, at)                                                                \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        ValueBy<n, gckpti_value_##name> f;                                                         \
+        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
+        map_forward(call, f);                                                                      \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        SlopeBy<n, gckpti_slope_##name, gckpti_put_##rule> f;                                      \
+        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
+        map_back(call, f, at);                                                                     \
+    }
+CURVE_BY(clamp, 2, passed, call->in[0].data)
+CURVE_BY(leaky_relu, 1, product, call->out)
+#undef CURVE_BY
 
 void detach_forward(const gckpt_call *call)
 {

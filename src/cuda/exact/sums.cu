@@ -19,7 +19,7 @@ __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, in
     if (RULED) {
         PairGradient f = { s.rule, 1.0f };
         g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
-        return gckpti_mul(g, factor);
+        return s.rule >= WHERE ? g : gckpti_mul(g, factor);
     }
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
