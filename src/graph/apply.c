@@ -44,11 +44,10 @@ static int gckpti_indices_fit(const gckpt_op *op, gckpt_tensor *const *in, const
 {
     for (int i = 0; op->classes && i < call->inputs; i++) {
         const gckpt_tensor *q = in[i]->base;
-        if (q->type != GCKPT_I32 || q->kind != GCKPTI_OP)
-            continue;
         const gckpt_call c = gckpti_shape_call(q->in, q->inputs, q->attributes);
-        const int64_t limit = op->classes(call, i), below = q->op->classes(&c, 0);
-        if (limit && below > limit)
+        const int64_t limit = q->type == GCKPT_I32 && q->op ? op->classes(call, i) : 0;
+        const int64_t below = limit ? q->op->classes(&c, 0) : 0;
+        if (below > limit)
             return !!gckpti_fail(q->graph, GCKPT_E_SHAPE,
                                  "%s: input %i, %T, is up to %I: %s takes 0 to %I", op->name, i,
                                  in[i], below - 1, op->name, limit - 1);

@@ -175,17 +175,16 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const int64_t before = gckpti_wide(p->before), after = gckpti_wide(p->after);
-    const int64_t most = INT64_MAX / 4; /* which fits nowhere */
     int axis = gckpti_axis(call, "pad", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
     if (before < 0 || after < 0)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "pad: %I before and %I behind axis %i of %S: neither can be negative; "
-                          "gckpt_slice takes elements away",
-                          before, after, axis, &call->shape);
-    call->shape.d[axis] += gckpti_min(before, most) + gckpti_min(after, most);
+        return gckpt_fail(call, GCKPT_E_SHAPE, "pad: %I and %I: gckpt_slice takes elements away",
+                          before, after);
+    call->shape.d[axis] += before < INT64_MAX / 4 && after < INT64_MAX / 4
+                               ? before + after
+                               : INT64_MAX / 4; /* which does not fit */
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
@@ -273,37 +272,35 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other is greater than,
- * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is a part of
- * a line of results. */
+ * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is 16 of a
+ * line of results, or less. */
+enum { GCKPTI_GREATEST = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
+    int64_t parts; /* of a line */
     float *out;
     int32_t *at;
     int backward;
 } gckpti_greatest;
-enum { GCKPTI_GREATEST = 16 };
 
 static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_greatest *s = (const gckpti_greatest *)context;
-    const int64_t inner = s->v.inner, parts = (inner + GCKPTI_GREATEST - 1) / GCKPTI_GREATEST;
-    const int64_t line = item / parts * inner, first = item % parts * GCKPTI_GREATEST;
-    const int64_t n = gckpti_min(inner - first, GCKPTI_GREATEST), to = line + first;
     const gckpt_arg *x = &s->call->in[0];
+    const int64_t line = item / s->parts * s->v.inner, first = item % s->parts * GCKPTI_GREATEST;
+    const int64_t n = gckpti_min(s->v.inner - first, GCKPTI_GREATEST), to = line + first;
     float best[GCKPTI_GREATEST];
     int32_t at[GCKPTI_GREATEST];
     (void)worker;
-    for (int64_t i = 0, here = line * s->v.size + first; i < s->v.size; i++, here += inner)
-        for (int64_t j = 0; j < n; j++) {
+    for (int64_t i = 0, here = line * s->v.size + first; i < s->v.size; i++, here += s->v.inner)
+        for (int64_t j = 0; j < n; j++)
             if (s->backward && s->at[to + j] == i)
                 gckpti_put(&x->grad[here + j], s->call->grad_out[to + j], x->accumulate);
-            else if (s->backward && !x->accumulate)
-                x->grad[here + j] = 0.0f;
-            else if (!s->backward &&
-                     (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j]))))
+            else if (s->backward)
+                x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
+            else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
                 best[j] = x->data[here + j], at[j] = (int32_t)i;
-        }
     if (s->out)
         memcpy(s->out + to, best, (size_t)n * sizeof *best);
     if (s->at && !s->backward)
@@ -311,11 +308,12 @@ static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
 }
 static void gckpti_greatest_by(const gckpt_call *call, int backward, float *out, void *at)
 {
-    gckpti_greatest s = { call, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes),
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_greatest s = { call, v,
+                          (v.inner + GCKPTI_GREATEST - 1) / GCKPTI_GREATEST,
                           backward ? NULL : out, (int32_t *)at, backward };
-    const int64_t parts = (s.v.inner + GCKPTI_GREATEST - 1) / GCKPTI_GREATEST;
     if (!backward || call->in[0].grad)
-        gckpt_parallel(call, s.v.outer * parts, s.v.size * gckpti_min(s.v.inner, GCKPTI_GREATEST),
+        gckpt_parallel(call, v.outer * s.parts, v.size * gckpti_min(v.inner, GCKPTI_GREATEST),
                        gckpti_greatest_item, &s);
 }
 GCKPTI_BOTH_WAYS(max, gckpti_greatest_by(call, backward, call->out, call->aux))
@@ -327,23 +325,18 @@ static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_argmax_shape(gckpt_call *call)
+static gckpt_result gckpti_greatest_shape(gckpt_call *call)
 {
     gckpt_result result = gckpti_removed_shape(call, "max or argmax");
     if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
         return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
                           &call->in[0].shape);
-    return result;
-}
-static gckpt_result gckpti_max_shape(gckpt_call *call)
-{
-    gckpt_result result = gckpti_argmax_shape(call);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
-GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, NULL,
                gckpti_argmax_below, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {

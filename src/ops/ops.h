@@ -710,30 +710,26 @@ GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int
 /* ---- ops/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
-    int how;     /* gckpt_upsampling */
+    int how;
 } gckpti_upsample;
 
-typedef struct { /* where a row, or column, of the result looks: n places, 1 or 2; their weights */
+typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
     int64_t at[2];
     float weight[2];
     int n;
 } gckpti_lookup;
 
-/* Row, or column, i of n, in a source of `size`, in binary32, as PyTorch computes it (see there). A
- * place of weight 0 takes no part. */
+/* Result i of n, in a source of `size`: see there. */
 GCKPTI_INLINE gckpti_lookup gckpti_lookup_of(int how, int64_t size, int64_t n, int64_t i)
 {
     const int aligned = how == GCKPT_BILINEAR_ALIGNED && n > 1;
+    const float half = how == GCKPT_BILINEAR ? 0.5f : 0.0f;
     const float ratio = (float)(size - aligned) / (float)(n - aligned);
-    float p = gckpti_mul(ratio, (float)i + (how == GCKPT_BILINEAR ? 0.5f : 0.0f));
-    p = how == GCKPT_BILINEAR ? p - 0.5f : p;
-    p = p > 0.0f ? p : 0.0f;
-    const int64_t at = gckpti_min((int64_t)p, size - 1);
-    const float part = how == GCKPT_NEAREST ? 0.0f : p - (float)at;
-    const gckpti_lookup b = { { at, gckpti_min(at + 1, size - 1) },
-                               { 1.0f - part, part },
-                               part > 0.0f ? 2 : 1 };
-    return b;
+    const float p = gckpti_mul(ratio, (float)i + half) - half;
+    const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
+    const float part = how == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
+    const gckpti_lookup x = { { at, next }, { 1.0f - part, part }, 1 + (part > 0.0f) };
+    return x;
 }
 
 typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
