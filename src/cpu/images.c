@@ -1,7 +1,7 @@
 #include "cpu/own.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases and groups;
+/* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases, groups;
  * groups of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
     gckpti_products by;
