@@ -195,8 +195,9 @@ static void gckpti_pad_by(const gckpt_call *call, int backward)
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
     const int64_t n = v.size * v.inner, at = gckpti_wide(p->before) * v.inner;
     const int64_t all = gckpti_split_at(&call->shape, p->axis).size * v.inner;
-    for (int64_t i = 0; !backward && i < v.outer * all; i++)
-        call->out[i] = p->value;
+    for (int64_t i = 0; !backward && i < v.outer; i++)
+        for (int64_t j = 0; j < all - n; j++)
+            call->out[i * all + (j < at ? j : j + n)] = p->value;
     if (!backward)
         gckpti_put_blocks(call->out + at, all, x->data, n, v.outer, n, 0);
     else if (x->grad)
