@@ -107,8 +107,8 @@ GCKPTI_BOTH_WAYS(fast_average_pool,
                  gckpti_average_pool_by(call, backward, gckpti_kernels_of(call)->add,
                                         gckpti_kernels_of(call)->divide))
 
-GCKPTI_BOTH_WAYS(fast_upsample,
-                 gckpti_upsample_by(call, backward, gckpti_kernels_of(call)->scaled_add))
+GCKPTI_BOTH_WAYS(fast_upsample, (void)backward;
+                 gckpti_upsample_by(call, gckpti_kernels_of(call)->scaled_add))
 
 static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {

@@ -273,54 +273,53 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other is greater than,
- * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is 16 of a
- * line of results, or less. */
-enum { GCKPTI_GREATEST = 16 };
+ * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
+ * of a line of results. */
+enum { GCKPTI_PART = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
     int64_t parts; /* of a line */
     float *out;
     int32_t *at;
-    int backward;
 } gckpti_greatest;
 
 static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_greatest *s = (const gckpti_greatest *)context;
     const gckpt_arg *x = &s->call->in[0];
-    const int64_t line = item / s->parts * s->v.inner, first = item % s->parts * GCKPTI_GREATEST;
-    const int64_t n = gckpti_min(s->v.inner - first, GCKPTI_GREATEST), to = line + first;
-    float best[GCKPTI_GREATEST];
-    int32_t at[GCKPTI_GREATEST];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, from = item % s->parts * GCKPTI_PART;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_PART), to = item / s->parts * inner + from;
+    float best[GCKPTI_PART];
+    int32_t at[GCKPTI_PART];
     (void)worker;
-    for (int64_t i = 0, here = line * s->v.size + first; i < s->v.size; i++, here += s->v.inner)
+    for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
         for (int64_t j = 0; j < n; j++)
-            if (s->backward && s->at[to + j] == i)
-                gckpti_put(&x->grad[here + j], s->call->grad_out[to + j], x->accumulate);
-            else if (s->backward)
+            if (g && s->at[to + j] == i)
+                gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
+            else if (g)
                 x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
             else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
                 best[j] = x->data[here + j], at[j] = (int32_t)i;
     if (s->out)
         memcpy(s->out + to, best, (size_t)n * sizeof *best);
-    if (s->at && !s->backward)
+    if (s->at && !g)
         memcpy(s->at + to, at, (size_t)n * sizeof *at);
 }
-static void gckpti_greatest_by(const gckpt_call *call, int backward, float *out, void *at)
+static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    gckpti_greatest s = { call, v,
-                          (v.inner + GCKPTI_GREATEST - 1) / GCKPTI_GREATEST,
-                          backward ? NULL : out, (int32_t *)at, backward };
-    if (!backward || call->in[0].grad)
-        gckpt_parallel(call, v.outer * s.parts, v.size * gckpti_min(v.inner, GCKPTI_GREATEST),
+    const int64_t parts = (v.inner + GCKPTI_PART - 1) / GCKPTI_PART;
+    gckpti_greatest s = { call, v, parts, call->grad_out ? NULL : out, (int32_t *)at };
+    if (!call->grad_out || call->in[0].grad)
+        gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
                        gckpti_greatest_item, &s);
 }
-GCKPTI_BOTH_WAYS(max, gckpti_greatest_by(call, backward, call->out, call->aux))
+GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->aux))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
-    gckpti_greatest_by(call, 0, NULL, call->out);
+    gckpti_greatest_by(call, NULL, call->out);
 }
 static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 {

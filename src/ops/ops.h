@@ -733,7 +733,7 @@ GCKPTI_INLINE gckpti_lookup gckpti_lookup_of(int how, int64_t size, int64_t n, i
 }
 
 typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
-GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, int backward, gckpti_scaled_add add);
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add);
 
 /* ---- ops/channels.c ---- */
 typedef struct {

@@ -10,7 +10,6 @@
  * weights. dx: results in order, each with its taps in that order: fma(weight, g, dx). */
 typedef struct {
     const gckpt_call *call;
-    int backward;
     gckpti_scaled_add add;
 } gckpti_upsampling;
 
@@ -19,35 +18,37 @@ static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_upsampling *s = (const gckpti_upsampling *)context;
     const gckpt_arg *x = &s->call->in[0];
+    const float *g = s->call->grad_out;
     const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
-    const int64_t each = s->backward ? lines : 1, image = item * each / lines * in[1];
+    const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
     const int how = ((const gckpti_upsample *)s->call->attributes)->how;
     (void)worker;
-    if (s->backward)
+    if (g)
         gckpti_start(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
-    for (int64_t i = item * each * out[2]; i < (item + 1) * each * out[2]; i++) {
+    for (int64_t i = item * n; i < (item + 1) * n; i++) {
         const gckpti_lookup p = gckpti_lookup_of(how, in[1], lines, i / out[2] % lines);
         const gckpti_lookup q = gckpti_lookup_of(how, in[2], out[2], i % out[2]);
-        if (!s->backward)
-            gckpti_start(s->call->out + i * c, c, 0);
+        float *y = g ? NULL : s->call->out + i * c;
+        if (!g)
+            gckpti_start(y, c, 0);
         for (int k = 0; k < p.n * q.n; k++) {
             const int64_t from = ((image + p.at[k / q.n]) * in[2] + q.at[k % q.n]) * c;
             const float weight = p.weight[k / q.n] * q.weight[k % q.n];
-            if (s->backward)
-                s->add(x->grad + from, weight, s->call->grad_out + i * c, c);
+            if (g)
+                s->add(x->grad + from, weight, g + i * c, c);
             else if (how == GCKPT_NEAREST)
-                memcpy(s->call->out + i * c, x->data + from, (size_t)c * sizeof *x->data);
+                memcpy(y, x->data + from, (size_t)c * sizeof *y);
             else
-                s->add(s->call->out + i * c, weight, x->data + from, c);
+                s->add(y, weight, x->data + from, c);
         }
     }
 }
 
-GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, int backward, gckpti_scaled_add add)
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
 {
-    gckpti_upsampling s = { call, backward, add };
-    const int64_t items = call->shape.d[0] * (backward ? 1 : call->shape.d[1]);
-    if (!backward || call->in[0].grad)
+    gckpti_upsampling s = { call, add };
+    const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
+    if (!call->grad_out || call->in[0].grad)
         gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items,
                        gckpti_upsample_item, &s);
 }
@@ -57,7 +58,7 @@ static void gckpti_plain_scaled_add(float *to, float factor, const float *from, 
     for (int64_t i = 0; i < n; i++)
         to[i] = gckpti_fma(factor, from[i], to[i]);
 }
-GCKPTI_BOTH_WAYS(upsample, gckpti_upsample_by(call, backward, gckpti_plain_scaled_add))
+GCKPTI_BOTH_WAYS(upsample, (void)backward; gckpti_upsample_by(call, gckpti_plain_scaled_add))
 
 static gckpt_result gckpti_upsample_shape(gckpt_call *call)
 {
