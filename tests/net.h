@@ -597,9 +597,9 @@ static T *grow(T *x)
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
-        return a   ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
-               : b ? note(B(abs)(z), z)
-                   : note(B(clamp)(z, -0.5f, 0.75f), z);
+        if (a)
+            z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
+        return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
     case 31:
     case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)

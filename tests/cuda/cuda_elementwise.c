@@ -519,6 +519,11 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
     k = gckpt_relu(gckpt_rotary(h, 3, 0));
     h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
+    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, 0.1f), 1, 0, T));
+    k = gckpt_upsample(gckpt_reshape(k, gckpt_shape4(o->rows, T, C, 1)), T + 2, C / 2, GCKPT_BILINEAR);
+    k = gckpt_upsample(k, T, C, GCKPT_NEAREST);
+    h = gckpt_sub(h, gckpt_mul(gckpt_reshape(k, gckpt_shape3(o->rows, T, C)),
+                               gckpt_reshape(gckpt_max(h, 1), gckpt_shape3(o->rows, 1, C))));
     parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, turn, 3)), turn, 3);
     parts[1] = gckpt_slice(gckpt_tanh(h), 2, 3, 3 + C / 2);
     parts[2] = gckpt_mul(gckpt_slice(h, 2, 0, C / 2), gckpt_reshape(gckpt_mean(h, 2), gckpt_shape3(o->rows, T, 1)));
