@@ -519,6 +519,12 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * gradient goes to the first that is), or its mean, zeros of the padding counted. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
+/* (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's interpolate(size=(height,
+ * width)) looks at x: the nearest (its mode "nearest": rounded down), or between neighbours, edges
+ * or (ALIGNED: align_corners) the centres of corners coinciding. No antialiasing. */
+typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
+GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
+                                       gckpt_upsampling how);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
@@ -585,8 +591,17 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
 /* n <= GCKPT_MAX_INPUTS */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
+/* x between `before` and `after` (0 and more) elements that are `value`, along an axis. */
+GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
+                                  float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis); /* removes the axis */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
+/* The greatest, the first NaN if there is one; the axis is removed. The gradient goes to the first
+ * that is greatest. */
+GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
+/* The number, i32, of the element that max takes: no gradient passes. For ops that take indices
+ * (the axis no longer than what they index, else E_SHAPE), and for gckpt_fetch. */
+GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
@@ -1450,7 +1465,8 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
  * A gradient is there with its last contribution; a trained parameter's with its update; one of
- * what else has no batch axis at the step's end. */
+ * what else has no batch axis at the step's end. An i32 tensor's values (gckpt_argmax) are int32_t:
+ * cast the pointer, so also gckpt_collect's, whose `size` counts them. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are

@@ -192,8 +192,8 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
 
 #define DEVICE_OPS(X)                                                                              \
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(softmax) X(scale) X(dropout) X(add)   \
-    X(sub) X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(embed) X(matmul) X(linear)        \
-    X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
+    X(sub) X(mul) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(embed)         \
+    X(matmul) X(linear) X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
     X(mean_squared_error) X(sum_loss) X(cache) X(log_softmax) X(exp) X(log) X(sqrt) X(abs)         \
     X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum) X(cross_entropy_with)               \
     X(soft_cross_entropy) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \

@@ -38,7 +38,7 @@ typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
-enum { NET_KINDS = 45, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
+enum { NET_KINDS = 48, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
 static unsigned net_wants;
 static int net_growth;
 static const gckpt_backend *net_backend;
@@ -610,10 +610,10 @@ static T *grow(T *x)
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
         if (chance(30))
             return chance(50) ? note(B(leaky_relu)(x, 0.25f), x) : choice(z, x, y);
-        return a   ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
-               : b ? note(B(abs)(z), z)
-                   : note(B(clamp)(z, -0.5f, 0.75f), z);
-    case 44: /* by the tokens, of which some are 0 */
+        if (a)
+            z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
+        return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
+    case 47: /* by the tokens, of which some are 0 */
         z = s.d[0] != net.rows || s.n > 3 ? NULL
             : s.n == 3 && s.d[1] == net.t ? view(net.tokens, gckpt_shape3(net.rows, net.t, 1))
             : s.n == 2 && c == net.t      ? net.tokens
@@ -672,6 +672,22 @@ static T *grow(T *x)
     case 43: /* into a tensor that is there already: branches of its own */
         y = partner(x, 0), z = mul(x, y);
         return note2(B(add)(z, x), z, x);
+    case 44:
+        o = below(3), c = a ? 0 : 1 + below(2);
+        return note(B(pad)(x, axis - (b ? s.n : 0), o, c, b ? 0.5f : 0), x);
+    case 45: /* the greatest, or what stands in a table for it; ties and kinks are no matter of differences */
+        if (net.smooth)
+            return NULL;
+        z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
+        y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
+        return !a && (s.n == 2 || b) ? view(y, s) : y;
+    case 46: /* of what has one axis: an image of one channel */
+        if (s.n > 4)
+            return NULL;
+        x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
+        o = 1 + below(5), c = 1 + below(5), axis = (int)below(3);
+        y = note(B(upsample)(x, o, c, (gckpt_upsampling)axis), x);
+        return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
     default: y = weight(V, net.c); return note2(B(embed)(y, net.tokens), y, net.tokens);
     }
 }

@@ -52,8 +52,8 @@ typedef struct {
     pc_kind kind;
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute;
-    int64_t n;  /* elements */
+    int batchless, keep, recompute, indices; /* indices: i32 */
+    int64_t n;                               /* elements */
     size_t aux; /* bytes; PC_NONE: not told */
 } pc_node;
 typedef struct {
@@ -170,8 +170,11 @@ static const pc_op pc_ops[] = {
     { "permute", PC_BACKWARD, { 0 } },
     { "slice", PC_BACKWARD, { 0 } },
     { "concat", PC_BACKWARD, { 0 } },
+    { "pad", PC_BACKWARD, { 0 } },
     { "sum", PC_BACKWARD, { 0 } },
     { "mean", PC_BACKWARD, { 0 } },
+    { "max", PC_BACKWARD, { PC_A } },
+    { "argmax", 0, { 0 } },
     { "cache", GCKPT_SIDE_EFFECT, { 0 } },
     { "embed", PC_BACKWARD, { PC_1 } },
     { "gather", PC_BACKWARD, { PC_1 } },
@@ -191,6 +194,7 @@ static const pc_op pc_ops[] = {
     { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
     { "max_pool", PC_BACKWARD, { PC_A } },
     { "average_pool", PC_BACKWARD, { 0 } },
+    { "upsample", PC_BACKWARD, { 0 } },
     { "cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_A } },
     { "linear_cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_2 | PC_A } },
     { "cross_entropy_with", PC_LOSS, { PC_0 | PC_1 | PC_2 | PC_A, 0, PC_0 | PC_1 | PC_A } },
@@ -302,6 +306,7 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         q->inputs = t.inputs;
         memcpy(q->in, t.input, sizeof q->in);
         q->batchless = t.batchless;
+        q->indices = t.type == GCKPT_I32;
         q->n = pc_elements(&t.shape);
         q->aux = PC_NONE;
         if (q->kind == PC_OP && t.op != last)
@@ -732,8 +737,11 @@ static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
 static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)
 {
     unsigned mask = 0;
-    for (int i = 0; i < q->inputs; i++)
+    for (int i = 0; i < q->inputs; i++) {
+        const pc_node *in = &w->f->node[pc_base(w->f, q, i)];
         mask |= w->active[pc_base(w->f, q, i)] ? q->op.needs[i] : 0;
+        mask |= in->indices && in->kind == PC_OP ? GCKPT_IN(i) : 0; /* any that an op gave */
+    }
     return mask;
 }
 /* Input i is an earlier (or any other) input as well. */
@@ -1480,7 +1488,7 @@ static inline int pc_start(pc_walk *w)
     for (int i = 0; i < f->count; i++) {
         const pc_node *q = &f->node[i];
         w->has_aux[i] |= q->aux != PC_NONE && q->aux > 0;
-        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !pc_is_loss(q))
+        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !q->indices && !pc_is_loss(q))
             w->narrow[i] = PC_VALUE | PC_GRADIENT;
     }
     for (int i = 0; i < f->picks; i++) /* floats */

@@ -412,7 +412,7 @@ typedef struct {
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx)
+        V(channel_dx), V(scaled_add)
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
@@ -421,6 +421,7 @@ typedef struct {
     void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    gckpti_scaled_add scaled_add;
 #else
 #define GCKPTI_IMAGE_KERNELS(V)
 #endif

@@ -1,8 +1,8 @@
 #include "cpu/own.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
- * of one channel: an item is a line of results, of dw 64 channels ---- */
+/* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases, groups;
+ * groups of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
     gckpti_products by;
     gckpti_windows w;
@@ -106,6 +106,9 @@ GCKPTI_BOTH_WAYS(fast_max_pool,
 GCKPTI_BOTH_WAYS(fast_average_pool,
                  gckpti_average_pool_by(call, backward, gckpti_kernels_of(call)->add,
                                         gckpti_kernels_of(call)->divide))
+
+GCKPTI_BOTH_WAYS(fast_upsample, (void)backward;
+                 gckpti_upsample_by(call, gckpti_kernels_of(call)->scaled_add))
 
 static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {

@@ -39,6 +39,22 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
     return g->object.sticky == GCKPT_OK;
 }
 
+/* Indices that an op gives are below what another op takes: no step has to check them. */
+static int gckpti_indices_fit(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
+{
+    for (int i = 0; op->classes && i < call->inputs; i++) {
+        const gckpt_tensor *q = in[i]->base;
+        const gckpt_call c = gckpti_shape_call(q->in, q->inputs, q->attributes);
+        const int64_t limit = q->type == GCKPT_I32 && q->op ? op->classes(call, i) : 0;
+        const int64_t below = limit ? q->op->classes(&c, 0) : 0;
+        if (below > limit)
+            return !!gckpti_fail(q->graph, GCKPT_E_SHAPE,
+                                 "%s: input %i, %T, is up to %I: %s takes 0 to %I", op->name, i,
+                                 in[i], below - 1, op->name, limit - 1);
+    }
+    return 1;
+}
+
 /* The error of an op whose shape() refused these inputs. */
 static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
@@ -113,7 +129,11 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
+    if (!gckpti_indices_fit(op, in, &call))
+        return NULL;
+    const int indices = op->flags & GCKPTI_INDICES && !(op->flags & GCKPT_LOSS);
+    gckpt_tensor *t =
+        gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;

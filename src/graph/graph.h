@@ -90,6 +90,10 @@ static inline int gckpti_is_cache(const gckpt_op *op)
     return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
+/* Of an op without a backward, not of losses, for which the bit means something else: its result is
+ * i32, and what its row's classes() says is above all of it. */
+enum { GCKPTI_INDICES = 1 << 21 };
+
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */

@@ -139,6 +139,15 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
+/* gckpti_plain_scaled_add */
+static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i,
+                   V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)),
+                   n - i);
+}
+
 /* ---- max_pool: as gckpti_plain_max_window ---- */
 static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
                                         int64_t q, float *y, uint16_t *tap)

@@ -75,13 +75,17 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static void gckpti_put_wide(uint32_t *words, int64_t x)
+{
+    words[0] = (uint32_t)x, words[1] = (uint32_t)((uint64_t)x >> 32);
+}
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
-    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
-    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
+    gckpti_put_wide(p.begin, begin);
+    gckpti_put_wide(p.end, end);
     p.axis = axis;
     p.moves = moves;
     gckpt_tensor *t =
@@ -165,11 +169,56 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
+/* pad: x behind `before` elements of a value, and before `after` ones, along an axis; dx = g's part
+ * there. */
+static gckpt_result gckpti_pad_shape(gckpt_call *call)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const int64_t before = gckpti_wide(p->before), after = gckpti_wide(p->after);
+    int axis = gckpti_axis(call, "pad", p->axis);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    if (before < 0 || after < 0)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "pad: %I and %I: gckpt_slice takes elements away",
+                          before, after);
+    call->shape.d[axis] += before < INT64_MAX / 4 && after < INT64_MAX / 4
+                               ? before + after
+                               : INT64_MAX / 4; /* which does not fit */
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_pad_by(const gckpt_call *call, int backward)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
+    const int64_t n = v.size * v.inner, at = gckpti_wide(p->before) * v.inner;
+    const int64_t all = gckpti_split_at(&call->shape, p->axis).size * v.inner;
+    for (int64_t i = 0; !backward && i < v.outer; i++)
+        for (int64_t j = 0; j < all - n; j++)
+            call->out[i * all + (j < at ? j : j + n)] = p->value;
+    if (!backward)
+        gckpti_put_blocks(call->out + at, all, x->data, n, v.outer, n, 0);
+    else if (x->grad)
+        gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
+}
+GCKPTI_BOTH_WAYS(pad, gckpti_pad_by(call, backward))
+GCKPTI_ROW(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
+                                  float value)
+{
+    gckpti_pad p = { { 0, 0 }, { 0, 0 }, axis, value };
+    gckpti_put_wide(p.before, before);
+    gckpti_put_wide(p.after, after);
+    return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
+}
+
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
 {
-    int axis = gckpti_axis(call, "sum or mean", *(const int *)call->attributes);
+    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -178,6 +227,10 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
+}
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+{
+    return gckpti_removed_shape(call, "sum or mean");
 }
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
@@ -217,4 +270,79 @@ GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
+}
+
+/* max and argmax over an axis, which is removed: the first element that no other is greater than,
+ * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
+ * of a line of results. */
+enum { GCKPTI_PART = 16 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    int64_t parts; /* of a line */
+    float *out;
+    int32_t *at;
+} gckpti_greatest;
+
+static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_greatest *s = (const gckpti_greatest *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, from = item % s->parts * GCKPTI_PART;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_PART), to = item / s->parts * inner + from;
+    float best[GCKPTI_PART];
+    int32_t at[GCKPTI_PART];
+    (void)worker;
+    for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
+        for (int64_t j = 0; j < n; j++)
+            if (g && s->at[to + j] == i)
+                gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
+            else if (g)
+                x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
+            else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
+                best[j] = x->data[here + j], at[j] = (int32_t)i;
+    if (s->out)
+        memcpy(s->out + to, best, (size_t)n * sizeof *best);
+    if (s->at && !g)
+        memcpy(s->at + to, at, (size_t)n * sizeof *at);
+}
+static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const int64_t parts = (v.inner + GCKPTI_PART - 1) / GCKPTI_PART;
+    gckpti_greatest s = { call, v, parts, call->grad_out ? NULL : out, (int32_t *)at };
+    if (!call->grad_out || call->in[0].grad)
+        gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
+                       gckpti_greatest_item, &s);
+}
+GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->aux))
+GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
+{
+    gckpti_greatest_by(call, NULL, call->out);
+}
+static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
+{
+    return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
+}
+static gckpt_result gckpti_greatest_shape(gckpt_call *call)
+{
+    gckpt_result result = gckpti_removed_shape(call, "max or argmax");
+    if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
+                          &call->in[0].shape);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
+    return result;
+}
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, NULL,
+               gckpti_argmax_below, GCKPTI_INDICES, 0);
+GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
+}
+GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
 }

@@ -30,13 +30,15 @@ GCKPTI_WARM /* since graph */
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
     plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
+    plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
+    plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
-    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
+    image(max_pool) image(average_pool) image(upsample) image(groupnorm) image(batchnorm)          \
+    image(conv2d)
 /* clang-format on */
 
 /* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
@@ -209,6 +211,12 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
+
+typedef struct {
+    uint32_t before[2], after[2]; /* as in a slice */
+    int axis;
+    float value;
+} gckpti_pad;
 
 typedef struct {
     int capacity;
@@ -711,6 +719,34 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
                               int64_t *end);
+
+/* ---- ops/upsample.c ---- */
+typedef struct {
+    int size[2]; /* of the result: rows, columns */
+    int how;
+} gckpti_upsample;
+
+typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
+    int64_t at[2];
+    float weight[2];
+    int n;
+} gckpti_lookup;
+
+/* Result i of n, in a source of `size`: see there. */
+GCKPTI_INLINE gckpti_lookup gckpti_lookup_of(int how, int64_t size, int64_t n, int64_t i)
+{
+    const int aligned = how == GCKPT_BILINEAR_ALIGNED && n > 1;
+    const float half = how == GCKPT_BILINEAR ? 0.5f : 0.0f;
+    const float ratio = (float)(size - aligned) / (float)(n - aligned);
+    const float p = gckpti_mul(ratio, (float)i + half) - half;
+    const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
+    const float part = how == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
+    const gckpti_lookup x = { { at, next }, { 1.0f - part, part }, 1 + (part > 0.0f) };
+    return x;
+}
+
+typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add);
 
 /* ---- ops/channels.c ---- */
 typedef struct {

@@ -21,7 +21,7 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
+        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batchless && !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {

@@ -110,7 +110,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    if (t->op->flags & GCKPTI_LATE && gckpti_head_once(call))
+    if (gckpti_is_loss(t) && t->op->flags & GCKPTI_LATE && gckpti_head_once(call))
         cost.forward = 0; /* the backward does it all */
     cost.forward += GCKPTI_INSTRUCTION_WORK;
     if (gradients == 0)

@@ -40,13 +40,17 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. Indices that an op gave it may read
+ * without saying so, since those that are fed are always there. */
 GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
     for (int i = 0; i < t->inputs; i++)
         if (p->active[t->in[i]->base->id])
             mask |= t->op->needs[i];
+    for (int i = 0; i < t->inputs; i++)
+        if (t->in[i]->type == GCKPT_I32 && t->in[i]->base->kind == GCKPTI_OP)
+            mask |= GCKPT_IN(i);
     return mask;
 }
 

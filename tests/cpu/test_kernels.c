@@ -1014,6 +1014,22 @@ static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int
     try_problem(&p);
 }
 
+static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
+{
+    gckpti_upsample o = { { (int)pick(1, 12), (int)pick(1, 12) }, (int)pick(0, 2) };
+    problem p = { .op = &gckpti_op_upsample,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * o.size[0] * o.size[1] * channels),
+                  .inputs = 1,
+                  .shape = { gckpt_shape4(rows, high, wide, channels) } };
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "upsample %ld x %ld x %ld x %ld to %d x %d, how %d, style %d", (long)rows, (long)high,
+            (long)wide, (long)channels, o.size[0], o.size[1], o.how, style);
+    try_problem(&p);
+}
+
 /* groups 0: batchnorm; kind: bit 0 a gain, bit 1 a bias */
 static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
 {
@@ -1040,6 +1056,9 @@ static void test_images(void)
     for (int64_t i = 0, end = share(120); i < end; i++)
         pool(pick(1, 4), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
     pool(5, 20, 21, 67, NORMAL);
+    for (int64_t i = 0, end = share(60); i < end; i++)
+        upsample(pick(1, 3), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
+    upsample(5, 20, 21, 67, NORMAL);
     for (int64_t i = 0, end = share(120); i < end; i++)
         channels(pick(1, 5), pick(1, 9), (int)pick(0, 5), pick(1, i % 5 ? 20 : 150), (int)(i & 3),
                  (int)(i / 4 % STYLES));

@@ -262,6 +262,18 @@ static void test_shapes(void)
         forward(&gckpti_op_slice, c);
         backward(&gckpti_op_slice, c);
     }
+    for (int round = 0; round < 80; round++) {
+        gckpti_pad o = { { below(9), 0 }, { below(9), 0 }, 0, any_value() };
+        gckpt_call c = new_call(&o);
+        c.inputs = 1;
+        c.in[0].shape = any_shape(1 + (int)below(4), 3000);
+        o.axis = (int)below(c.in[0].shape.n);
+        if (chance(30) && c.in[0].shape.d[o.axis] % 4 == 0)
+            o.before[0] = o.before[0] / 4 * 4, o.after[0] = o.after[0] / 4 * 4;
+        o.axis -= chance(30) ? c.in[0].shape.n : 0;
+        forward(&gckpti_op_pad, c);
+        backward(&gckpti_op_pad, c);
+    }
     for (int round = 0; round < 60; round++) {
         int axis = 0;
         gckpt_call c = new_call(&axis);
@@ -288,6 +300,50 @@ static void test_shapes(void)
         axis -= chance(30) ? c.in[0].shape.n : 0;
         forward(op, c);
         backward(op, c);
+    }
+}
+
+/* Equal values, NaN and infinities are many. */
+static void test_greatest(void)
+{
+    for (int round = 0; round < 150; round++) {
+        int axis = 0;
+        gckpt_call c = new_call(&axis);
+        c.inputs = 1;
+        c.in[0].shape = any_shape(1 + (int)below(4), round % 10 ? 3000 : 20000);
+        axis = chance(40) ? c.in[0].shape.n - 1 : (int)below(c.in[0].shape.n);
+        const int64_t size = c.in[0].shape.d[axis];
+        axis -= chance(30) ? c.in[0].shape.n : 0;
+        for (int way = 0; way < 3; way++) { /* max, argmax, max's backward */
+            const gckpt_op *op = way == 1 ? &gckpti_op_argmax : &gckpti_op_max;
+            gckpt_call d = c;
+            operands(op, &d);
+            const int64_t n = count_of(&d.in[0].shape), results = count_of(&d.shape);
+            float *x = (float *)(uintptr_t)d.in[0].data;
+            for (int64_t i = 0; i < n && chance(90); i++)
+                x[i] = chance(30) ? x[below(n)] : x[i];
+            d.out = way == 2 || (way == 0 && chance(20)) ? NULL : piece(results);
+            d.aux = way == 2 || (way == 0 && (!d.out || chance(70))) ? piece(results) : NULL;
+            for (int64_t i = 0; i < results && way == 2; i++)
+                ((int32_t *)d.aux)[i] = (int32_t)below(size);
+            if (way == 2)
+                d.grad_out = piece(results), d.in[0].grad = piece(n);
+            both(op, way == 2 ? GCKPT_BACKWARD : GCKPT_FORWARD, &d);
+        }
+    }
+}
+
+static void test_upsample(void)
+{
+    for (int round = 0; round < 120; round++) {
+        gckpti_upsample o = { { 1 + (int)below(12), 1 + (int)below(24) }, round % 3 };
+        gckpt_call c = new_call(&o);
+        c.inputs = 1;
+        c.in[0].shape = gckpt_shape4(1 + below(3), 1 + below(9), 1 + below(12), 1 + below(9));
+        if (round < 6) /* sizes at which places are rounded down */
+            o.size[1] = round / 3 ? 166 : 22, c.in[0].shape.d[2] = round / 3 ? 4 : 26;
+        forward(&gckpti_op_upsample, c);
+        backward(&gckpti_op_upsample, c);
     }
 }
 
@@ -493,6 +549,11 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
     k = gckpt_relu(gckpt_rotary(h, 3, 0));
     h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
+    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, 0.1f), 1, 0, T));
+    k = gckpt_upsample(gckpt_reshape(k, gckpt_shape4(o->rows, T, C, 1)), T + 2, C / 2, GCKPT_BILINEAR);
+    k = gckpt_upsample(k, T, C, GCKPT_NEAREST);
+    h = gckpt_sub(h, gckpt_mul(gckpt_reshape(k, gckpt_shape3(o->rows, T, C)),
+                               gckpt_reshape(gckpt_max(h, 1), gckpt_shape3(o->rows, 1, C))));
     parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, turn, 3)), turn, 3);
     parts[1] = gckpt_slice(gckpt_tanh(h), 2, 3, 3 + C / 2);
     parts[2] = gckpt_mul(gckpt_slice(h, 2, 0, C / 2), gckpt_reshape(gckpt_mean(h, 2), gckpt_shape3(o->rows, T, 1)));
@@ -556,6 +617,8 @@ int main(int argc, char **argv)
     test_broadcasting();
     test_where();
     test_shapes();
+    test_greatest();
+    test_upsample();
     test_rotary();
     test_losses();
     test_between();

@@ -668,6 +668,90 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean)
     return y;
 }
 
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value)
+{
+    ref_value *y;
+    long d[6], at[6];
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        d[i] = i == axis ? before + x->d[i] + after : x->d[i];
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(y); i++)
+        y->v[i] = value;
+    for (long i = 0; i < ref_elements(x); i++) {
+        unravel(x, i, at);
+        at[axis] += before;
+        y->v[broadcast_index(y, y->n, at)] = x->v[i];
+    }
+    return y;
+}
+
+ref_value *ref_max(const ref_value *x, int axis, int number)
+{
+    ref_value *y;
+    long d[6], at[6];
+    int n = 0;
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        if (i != axis)
+            d[n++] = x->d[i];
+    y = ref_new(n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        long best = 0;
+        double most = -INFINITY;
+        unravel(y, i, at);
+        for (int j = x->n - 1; j > axis; j--)
+            at[j] = at[j - 1];
+        for (long k = 0; k < x->d[axis]; k++) {
+            at[axis] = k;
+            double v = x->v[broadcast_index(x, x->n, at)];
+            if (v > most)
+                most = v, best = k;
+        }
+        y->v[i] = number ? (double)best : most;
+    }
+    return y;
+}
+
+/* Where result i of n looks in a source of `size`: *part of the way from *low to *high. */
+static void look(int how, long size, long n, long i, long *low, long *high, double *part)
+{
+    double at = how == 0   ? (double)(i * size / n)
+                : how == 1 ? fmax((double)(size * (2 * i + 1) - n) / (double)(2 * n), 0)
+                : n > 1    ? (double)(i * (size - 1)) / (double)(n - 1)
+                           : 0;
+    *low = (long)at;
+    *high = *low + 1 < size ? *low + 1 : *low;
+    *part = at - (double)*low;
+}
+
+ref_value *ref_upsample(const ref_value *x, long height, long width, int how)
+{
+    ref_value *y;
+    long d[6], row[2], column[2], h, w, c;
+    double down, right;
+    if (!x)
+        return NULL;
+    h = x->d[1], w = x->d[2], c = x->d[3];
+    d[0] = x->d[0], d[1] = height, d[2] = width, d[3] = c;
+    y = ref_new(4, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        const double *image = x->v + i / c / width / height * h * w * c + i % c;
+        look(how, h, height, i / c / width % height, &row[0], &row[1], &down);
+        look(how, w, width, i / c % width, &column[0], &column[1], &right);
+        for (int k = 0; k < 4; k++)
+            y->v[i] += (k / 2 ? down : 1 - down) * (k % 2 ? right : 1 - right) *
+                       image[(row[k / 2] * w + column[k % 2]) * c];
+    }
+    return y;
+}
+
 static ref_value *new_loss(void)
 {
     return ref_new(0, NULL);

@@ -70,6 +70,10 @@ ref_value *ref_permute(const ref_value *x, const int *axes);
 ref_value *ref_slice(const ref_value *x, int axis, long begin, long end);
 ref_value *ref_concat(const ref_value *const *x, int n, int axis);
 ref_value *ref_reduce(const ref_value *x, int axis, int mean);
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value);
+ref_value *ref_max(const ref_value *x, int axis, int number); /* number: which it is, the first */
+/* x (B,H,W,C); how: 0 nearest, 1 bilinear, 2 with corners aligned */
+ref_value *ref_upsample(const ref_value *x, long height, long width, int how);
 
 ref_value *ref_cross_entropy(const ref_value *logits, const ref_value *targets);
 ref_value *ref_mean_squared_error(const ref_value *prediction, const ref_value *target);

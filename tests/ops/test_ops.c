@@ -370,6 +370,16 @@ static pair reduce(pair x, int axis, int mean)
 {
     return both(mean ? gckpt_mean(x.t, axis) : gckpt_sum(x.t, axis), ref_reduce(x.r, axis, mean));
 }
+static pair pad(pair x, int axis, int before, int after, double value)
+{
+    return both(gckpt_pad(x.t, axis, before, after, (float)value), ref_pad(x.r, axis, before, after, value));
+}
+static pair greatest(pair x, int axis) { return both(gckpt_max(x.t, axis), ref_max(x.r, axis, 0)); }
+static pair argmax(pair x, int axis) { return both(gckpt_argmax(x.t, axis), ref_max(x.r, axis, 1)); }
+static pair upsample(pair x, int height, int width, int how)
+{
+    return both(gckpt_upsample(x.t, height, width, (gckpt_upsampling)how), ref_upsample(x.r, height, width, how));
+}
 static pair dropout(pair x, double p) { return both(gckpt_dropout(x.t, (float)p), x.r); }
 static pair cross_entropy(pair logits, pair targets)
 {
@@ -969,6 +979,62 @@ static void build_reduce_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
 }
+/* axis, before, after, value in eighths */
+static void build_pad(net *n, const int *a)
+{
+    finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[3] / 8.0)), 1);
+}
+static void build_pad_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 3, 2, 0);
+    finish(n, mul(pad(w, a[0], 1, 2, 0.5), pad(w, a[0], 3, 0, -2)), 0);
+}
+static void build_pad_batch(net *n, const int *a)
+{
+    pair x = batched(n, "x", 4, 0, 0);
+    finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 1), 0, 0, (int)n->c->batch)), 1);
+}
+/* axis, sizes, its users: 2 */
+static void build_max(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[1], a[2], a[3]);
+    pair y = probe(n, greatest(x, a[0]));
+    finish(n, a[4] ? add(y, greatest(mul(x, x), a[0])) : y, 1);
+}
+static void build_max_free(net *n, const int *a)
+{
+    finish(n, greatest(param(n, "w", 1, 3, 4, 0), a[0]), 0);
+}
+static void build_max_batch(net *n, const int *a)
+{
+    pair x = batched(n, "x", 4, 0, 0);
+    finish(n, binary('-', x, greatest(x, a[0])), 1);
+}
+/* What argmax gives: rows of a table; of x; targets, of logits, or in chunks; rows of a parameter,
+ * by itself; of the axis of the batch. */
+static void build_argmax(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
+    if (a[0] == 0)
+        finish(n, mul(embed(param(n, "w", 1, 6, 5, 0), argmax(x, 2)), x), 1);
+    else if (a[0] == 1)
+        finish(n, gather(mul(x, x), argmax(permute(x, 3, 0, 2, 1, 0), -1)), 1);
+    else if (a[0] == 2)
+        n->out = unary(TANH, x), term(n, cross_entropy(linear(n->out, param(n, "v", 1, 5, 6, 0), none, 0), argmax(x, -1)), 1, 0);
+    else if (a[0] == 3)
+        n->out = mul(x, x), term(n, linear_cross_entropy(x, param(n, "v", 1, 7, 5, 0), argmax(n->out, 2)), 1, 0);
+    else if (a[0] == 4) { /* of a parameter */
+        pair w = param(n, "w", 1, 3, 5, 0);
+        finish(n, mul(x, embed(w, argmax(w, 0))), 1);
+    } else
+        finish(n, mul(x, embed(param(n, "w", 1, 6, 5, 0), argmax(x, 0))), 1);
+}
+/* High, wide, channels, to, how */
+static void build_upsample(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], a[2]);
+    finish(n, probe(n, upsample(a[6] ? mul(x, x) : x, a[3], a[4], a[5])), 1);
+}
 /* T (0: none), V, factor, one in so many ignored */
 static void build_cross_entropy(net *n, const int *a)
 {
@@ -1467,6 +1533,33 @@ static const test_case cases[] = {
     { "sum axis 0 of a parameter", build_reduce_free, { 0, 0 }, 3, 0, 0, 0 },
     { "mean axis 1 of a parameter", build_reduce_free, { 1, 1 }, 3, 0, 0, 0 },
     { "mean over the batch", build_reduce_batch, { 1 }, 4, MIXES, 0, 0 },
+    { "pad axis 1", build_pad, { 1, 1, 2, 4 }, 3, 0, 0, 0 },
+    { "pad axis 2, before", build_pad, { -2, 3, 0, -8 }, 3, 0, 0, 0 },
+    { "pad last axis", build_pad, { -1, 0, 5, 0 }, 3, 0, 0, 0 },
+    { "pad by nothing", build_pad, { 3, 0, 0, 0 }, 3, 0, 0, 0 },
+    { "pad of a parameter", build_pad_free, { 0 }, 3, 0, 0, 0 },
+    { "pad, last axis of a parameter", build_pad_free, { -1 }, 3, 0, 0, 0 },
+    { "pad of the batch axis", build_pad_batch, { 1, 2 }, 4, MIXES, 0, 0 },
+    { "max axis 1", build_max, { 1, 5, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "max axis 2 of 4", build_max, { 2, 3, 4, 17, 0 }, 3, 0, 0, 0 },
+    { "max last axis, twice", build_max, { -1, 3, 40, 0, 1 }, 3, 0, 0, 0 },
+    { "max of 1", build_max, { 1, 1, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "max axis 0 of a parameter", build_max_free, { 0 }, 3, 0, 0, 0 },
+    { "max axis 1 of a parameter", build_max_free, { 1 }, 3, 0, 0, 0 },
+    { "max over the batch", build_max_batch, { 0 }, 4, MIXES, 0, 0 },
+    { "argmax, embedded", build_argmax, { 0 }, 3, 0, 0, 0 },
+    { "argmax, gathered", build_argmax, { 1 }, 3, 0, 0, 0 },
+    { "argmax as targets", build_argmax, { 2 }, 3, 0, 0, 0 },
+    { "argmax as targets, in chunks", build_argmax, { 3 }, 3, 0, 0, 0 },
+    { "argmax of a parameter", build_argmax, { 4 }, 3, 0, 0, 0 },
+    { "argmax over the batch", build_argmax, { 5 }, 5, MIXES, 0, 0 },
+    { "upsample, nearest", build_upsample, { 3, 2, 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
+    { "upsample, nearest, smaller", build_upsample, { 5, 7, 2, 3, 3, 0, 1 }, 3, 0, 0, 0 },
+    { "upsample, bilinear", build_upsample, { 3, 4, 3, 7, 8, 1, 0 }, 3, 0, 0, 0 },
+    { "upsample, bilinear, smaller", build_upsample, { 7, 6, 2, 3, 4, 1, 1 }, 3, 0, 0, 0 },
+    { "upsample, aligned", build_upsample, { 3, 4, 17, 6, 9, 2, 0 }, 3, 0, 0, 0 },
+    { "upsample, aligned, to 1 row", build_upsample, { 3, 4, 1, 1, 3, 2, 1 }, 3, 0, 0, 0 },
+    { "upsample from 1 pixel", build_upsample, { 1, 1, 2, 3, 2, 1, 0 }, 3, 0, 0, 0 },
 
     { "cross_entropy", build_cross_entropy, { 3, 11, 1, 0 }, 3, 0, 0, 0 },
     { "cross_entropy of (B,V)", build_cross_entropy, { 0, 5, 1, 0 }, 4, 0, 0, 0 },

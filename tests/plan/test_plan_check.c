@@ -787,12 +787,13 @@ static void test_table(void)
     ROW(relu) ROW(gelu) ROW(gelu_erf) ROW(silu) ROW(tanh) ROW(sigmoid) ROW(softmax)
     ROW(log_softmax) ROW(exp) ROW(log) ROW(sqrt) ROW(abs) ROW(reciprocal) ROW(pow) ROW(clamp)
     ROW(detach) ROW(scale) ROW(dropout) ROW(add) ROW(sub) ROW(mul) ROW(div) ROW(maximum)
-    ROW(minimum) ROW(permute) ROW(slice) ROW(concat) ROW(sum) ROW(mean) ROW(cache) ROW(embed)
-    ROW(matmul) ROW(linear) ROW(layernorm) ROW(rmsnorm) ROW(attention) ROW(rotary)
+    ROW(minimum) ROW(permute) ROW(slice) ROW(concat) ROW(pad) ROW(sum) ROW(mean) ROW(max)
+    ROW(argmax) ROW(cache) ROW(embed) ROW(matmul) ROW(linear) ROW(layernorm) ROW(rmsnorm) ROW(attention) ROW(rotary)
     ROW(cross_entropy) ROW(linear_cross_entropy) ROW(cross_entropy_with) ROW(soft_cross_entropy)
     ROW(mean_squared_error) ROW(mean_squared_error_with) ROW(huber) ROW(binary_cross_entropy)
-    ROW(sum_loss) ROW(gather) ROW(gru) ROW(lstm) ROW(max_pool) ROW(average_pool) ROW(groupnorm)
-    ROW(batchnorm) ROW(conv2d) ROW(leaky_relu) ROW(softplus) ROW(sin) ROW(cos) ROW(where)
+    ROW(sum_loss) ROW(gather) ROW(gru) ROW(lstm) ROW(max_pool) ROW(average_pool) ROW(upsample)
+    ROW(groupnorm) ROW(batchnorm) ROW(conv2d)
+    ROW(leaky_relu) ROW(softplus) ROW(sin) ROW(cos) ROW(where)
     /* clang-format on */
 #undef ROW
 }

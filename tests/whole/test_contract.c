@@ -27,7 +27,11 @@ enum {
     CE,
     LINEAR_CE,
     ENTROPY,
-    ERRORS
+    ERRORS,
+    PAD,
+    GREATEST,
+    NUMBER, /* argmax */
+    UPSAMPLE
 };
 /* an element at a time */
 enum { EMBED = 19, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH, WHERE };
@@ -608,6 +612,78 @@ static void compute_reduce(const node *o, int in, const node *x, float *d, int a
     }
 }
 
+/* flag elements of `factor` before those of axis 1, of x (rows,R,C) */
+static void compute_pad(const node *o, int in, const node *x, float *d, int add)
+{
+    const int64_t more = o->flag * o->c, each = o->s.d[1] * o->c;
+    for (int64_t i = 0; i < o->n; i++) {
+        const int64_t from = i / each * (each - more) + i % each - more;
+        if (in < 0)
+            d[i] = i % each < more ? o->factor : x->y[from];
+        else if (i % each >= more)
+            put(&d[from], o->g[i], add);
+    }
+}
+/* 5q: the first greatest of axis `heads` */
+static void compute_greatest(node *o, int in, const node *x, float *d, int add)
+{
+    int64_t size = x->s.d[o->heads], inner = 1;
+    for (int i = o->heads + 1; i < x->s.n; i++)
+        inner *= x->s.d[i];
+    for (int64_t i = 0; i < o->n; i++) {
+        const int64_t at = i / inner * size * inner + i % inner;
+        int64_t best = 0;
+        for (int64_t j = 1; j < size; j++)
+            best = x->y[at + j * inner] > x->y[at + best * inner] ? j : best;
+        if (o->op == NUMBER)
+            o->index[i] = (int32_t)best;
+        else if (in < 0)
+            d[i] = x->y[at + best * inner];
+        for (int64_t j = 0; in >= 0 && j < size; j++)
+            if (j == best)
+                put(&d[at + j * inner], o->g[i], add);
+            else if (!add)
+                d[at + j * inner] = 0;
+    }
+}
+/* 5q: how (flag) result i of n looks at `size`; the second place, from the first, is *part off */
+static int64_t looks(int how, int64_t size, int64_t n, int64_t i, float *part)
+{
+    const float ratio = how == 2 && n > 1 ? (float)(size - 1) / (float)(n - 1) : (float)size / (float)n;
+    volatile float p = ratio * (how == 1 ? (float)i + 0.5f : (float)i);
+    if (how == 1)
+        p = p - 0.5f;
+    p = p < 0 ? 0 : p;
+    const int64_t at = (int64_t)floorf(p) < size ? (int64_t)floorf(p) : size - 1;
+    *part = how ? p - (float)at : 0;
+    return at;
+}
+static void compute_upsample(const node *o, int in, const node *x, float *d, int add)
+{
+    const int64_t h = x->s.d[1], w = x->s.d[2], wide = o->s.d[2], c = o->c, lines = o->s.d[1];
+    if (in >= 0 && !add)
+        memset(d, 0, (size_t)x->n * sizeof *d);
+    for (int64_t i = 0; i < o->n; i++) {
+        float down, right, y = 0;
+        const int64_t image = i / c / wide / lines * h;
+        const int64_t row = looks(o->flag, h, lines, i / c / wide % lines, &down);
+        const int64_t column = looks(o->flag, w, wide, i / c % wide, &right);
+        for (int k = 0; k < 4; k++) {
+            if ((k / 2 && down == 0) || (k % 2 && right == 0))
+                continue;
+            const int64_t line = image + (row + k / 2 < h ? row + k / 2 : h - 1);
+            const int64_t at = (line * w + (column + k % 2 < w ? column + k % 2 : w - 1)) * c + i % c;
+            const float weight = times(k / 2 ? down : 1 - down, k % 2 ? right : 1 - right);
+            if (in >= 0)
+                d[at] = fmaf(weight, o->g[i], d[at]);
+            else
+                y = o->flag ? fmaf(weight, x->y[at], y) : x->y[at];
+        }
+        if (in < 0)
+            d[i] = y;
+    }
+}
+
 static float gelu_tanh(float x)
 {
     return gckpti_tanh(times(x, fmaf(times(x, x), 0.0356774081f, 0.797884561f)));
@@ -820,6 +896,12 @@ static void compute(node *o, int in, float *d, int add)
         compute_errors(o, in, d, add);
     else if (o->op == REDUCE)
         compute_reduce(o, in, x, d, add);
+    else if (o->op == PAD)
+        compute_pad(o, in, x, d, add);
+    else if (o->op == GREATEST || o->op == NUMBER)
+        compute_greatest(o, in, x, d, add);
+    else if (o->op == UPSAMPLE)
+        compute_upsample(o, in, x, d, add);
     else if (o->op >= EMBED)
         compute_elements(o, in, d, add);
     else
@@ -841,7 +923,8 @@ static void send(node *o)
 {
     for (int in = 0, apart; in < 3; in++) {
         node *t = o->in[in] < 0 ? NULL : &nodes[nodes[o->in[in]].base];
-        if (!t || t->op == INPUT || o->op == DETACH || (o->op == WHERE && in == 0))
+        if (!t || t->op == INPUT || t->op == NUMBER || o->op == DETACH || o->op == NUMBER ||
+            (o->op == WHERE && in == 0))
             continue;
         if (t->once) {
             t->by_batch[t->uses] = !o->once;
@@ -1046,7 +1129,7 @@ static int note(int op, gckpt_tensor *t, int a, int b, int c)
     k->once = op != INPUT, k->trained = op == PARAM;
     for (int i = 0; i < 3; i++)
         if (k->in[i] >= 0)
-            k->once &= nodes[k->in[i]].once, k->trained |= op != DETACH && (op != WHERE || i) && nodes[k->in[i]].trained;
+            k->once &= nodes[k->in[i]].once, k->trained |= op != DETACH && op != NUMBER && (op != WHERE || i) && nodes[k->in[i]].trained;
     k->s = gckpt_shape_of(t);
     if (!k->once)
         k->s.d[0] = k->s.d[0] / batch_rows * batch;
@@ -1364,6 +1447,36 @@ static void errors_of(void)
     minimise(errors(h, y, reduce(some, 1, 0), 2, 0), 0.25f);
     minimise(errors(apply(SIGMOID, w), w, -1, 2, 0), 0.01f);
 }
+/* what moves, between neighbours too, and the greatest, with ties; rows of a table by their number */
+static int padded(int x, int before, float value)
+{
+    return with(note(PAD, gckpt_pad(T(x), 1, before, 0, value), x, -1, -1), before, 0, value);
+}
+static int greatest(int x, int axis) { return with(note(GREATEST, gckpt_max(T(x), axis), x, -1, -1), 0, axis, 0); }
+static int upsample(int x, int height, int width, int how)
+{
+    return with(note(UPSAMPLE, gckpt_upsample(T(x), height, width, (gckpt_upsampling)how), x, -1, -1), how, 0, 0);
+}
+static void moved(void)
+{
+    enum { R = 6, C = 35 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), y[4], at;
+    int w = param("w", gckpt_shape2(C, C), 0.3f, 0, 0), table = param("table", gckpt_shape2(C, C), 0.3f, 0, 0);
+    int h = padded(linear(x, w, -1, 0), 2, 0.3f), ties = apply(RELU, h);
+    at = with(note(NUMBER, gckpt_argmax(T(h), 2), h, -1, -1), 0, 2, 0);
+    nodes[at].index = (int32_t *)calloc((size_t)nodes[at].n, sizeof(int32_t));
+    h = add(h, note(EMBED, gckpt_embed(T(table), T(at)), table, at, -1));
+    minimise(note(LINEAR_CE, gckpt_linear_cross_entropy(T(h), T(table), T(at)), h, table, at), 0.1f);
+    h = note(VIEW, gckpt_reshape(T(h), gckpt_shape4(batch_rows, 2 + R, 5, 7)), h, -1, -1);
+    y[0] = upsample(h, 11, 3, 0), y[1] = upsample(h, 11, 3, 1), y[2] = upsample(h, 11, 3, 2);
+    y[0] = add(mul(y[0], y[1]), y[2]), y[1] = upsample(mul(h, h), 3, 9, 1), y[2] = upsample(h, 1, 9, 2);
+    y[3] = greatest(ties, 1);
+    minimise(sum_loss(mul(y[0], y[0])), 1);
+    minimise(sum_loss(mul(greatest(y[1], 3), greatest(y[1], 3))), 0.5f);
+    w = note(VIEW, gckpt_reshape(T(w), gckpt_shape4(1, C, 5, 7)), w, -1, -1);
+    minimise(sum_loss(add(mul(y[2], y[2]), mul(upsample(w, 1, 9, 1), y[2]))), 0.5f);
+    minimise(sum_loss(mul(y[3], greatest(table, 0))), -0.25f);
+}
 /* rows with a large common offset, rows of one column, scalars */
 static void odd(void)
 {
@@ -1572,7 +1685,8 @@ static void compare(const char *name, const trained *m, const setting *r, const 
     for (int i = 0; i < count; i++) {
         const node *k = &nodes[i];
         if (fetched(k, r) && k->op != PARAM)
-            same(name, r, i, "value", k->y, gckpt_fetch(m->e, gckpt_id(k->t), 0));
+            same(name, r, i, "value", k->index ? (const float *)(const void *)k->index : k->y,
+                 gckpt_fetch(m->e, gckpt_id(k->t), 0));
         if (fetched(k, r) && k->trained)
             same(name, r, i, "gradient", k->g, gckpt_fetch(m->e, gckpt_id(k->t), 1));
         if (k->op != PARAM)
@@ -1663,7 +1777,8 @@ int main(void)
         { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
         { "choices", choices, GCKPT_ADAMW, 0 },
         { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f },
-        { "zeros", zeros, GCKPT_ADAMW, 0 },      { "shared", shared, GCKPT_ADAMW, 0 }
+        { "zeros", zeros, GCKPT_ADAMW, 0 },      { "shared", shared, GCKPT_ADAMW, 0 },
+        { "moved", moved, GCKPT_ADAMW, 0 }
     };
     static const setting settings[SETTINGS] = {
         { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN, 1, 0 },

@@ -1,10 +1,11 @@
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
-    X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
-    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
-    X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
-    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
-    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+    X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
+    X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
+    X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
+    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear)           \
+    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -28,7 +29,12 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
+#ifndef GCKPT_NO_IMAGES
+    X(upsample)
+#endif
 #undef X
+    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
+        return Held<argmax_forward>::run;
     if (is_op(op, "detach") && kind == GCKPT_FORWARD)
         return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;

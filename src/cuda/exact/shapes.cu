@@ -121,41 +121,67 @@ void slice_forward(const gckpt_call *call)
     copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
 }
 
-/* d = g in the part, else 0: the first contribution, in one pass. */
+/* d = s in the part, else `value`, in one pass. */
 template <int N, class I>
-__global__ void unslice_kernel(float *d, const float *g, I whole, I begin, I part, int64_t packs)
+__global__ void spread_kernel(Part p, float *d, const float *s, float value)
 {
-    for (EACH(i, packs)) {
+    const I whole = (I)p.whole / N, begin = (I)p.begin / N, part = (I)p.n / N;
+    for (EACH(i, p.blocks * p.whole / N)) {
         I block = (I)i / whole, j = (I)i - block * whole - begin;
-        Pack<float, N> x = {};
+        Pack<float, N> x;
+        for (int k = 0; k < N; k++)
+            x.v[k] = value;
         if (j < part) /* unsigned: from 0 on */
-            x = load<N>(g + (block * part + j) * N);
+            x = load<N>(s + (block * part + j) * N);
         store(d + i * N, x);
     }
+}
+
+void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
+{
+    int64_t n = p.blocks * p.whole;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (four)
+        RUN(call, (spread_kernel<4, uint32_t>), grid, 256, 0, p, d, s, value);
+    else if (narrow)
+        RUN(call, (spread_kernel<1, uint32_t>), grid, 256, 0, p, d, s, value);
+    else
+        RUN(call, (spread_kernel<1, uint64_t>), grid, 256, 0, p, d, s, value);
 }
 
 void slice_backward(const gckpt_call *call)
 {
     Part p = slice_part(call);
     float *d = call->in[0].grad;
-    const float *g = call->grad_out;
-    int64_t n = p.blocks * p.whole;
-    bool narrow = n < INT64_C(1) << 31;
-    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
-    if (!d)
-        return;
-    if (call->in[0].accumulate)
-        copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four)
-        RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
-            (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
-    else if (narrow)
-        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
-            (uint32_t)p.begin, (uint32_t)p.n, n);
-    else
-        RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
-            (uint64_t)p.begin, (uint64_t)p.n, n);
+    if (d && call->in[0].accumulate)
+        copy_blocks(call, d + p.begin, p.whole, call->grad_out, p.n, p.blocks, p.n, 1);
+    else if (d)
+        spread(call, p, d, call->grad_out, 0.0f);
+}
+
+Part pad_part(const gckpt_call *call)
+{
+    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
+    Part p = { v.outer, whole, gckpti_wide(o->before) * v.inner, v.size * v.inner };
+    return p;
+}
+
+void pad_forward(const gckpt_call *call)
+{
+    spread(call, pad_part(call), call->out, call->in[0].data,
+           ((const gckpti_pad *)call->attributes)->value);
+}
+
+void pad_backward(const gckpt_call *call)
+{
+    Part p = pad_part(call);
+    if (call->in[0].grad)
+        copy_blocks(call, call->in[0].grad, p.n, call->grad_out + p.begin, p.whole, p.blocks, p.n,
+                    call->in[0].accumulate);
 }
 
 void concat_forward(const gckpt_call *call)

@@ -1,0 +1,85 @@
+/* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
+/* Whether v, number k, comes before another one; at < 0: there is none. */
+__device__ bool takes(float v, int32_t k, float best, int32_t at)
+{
+    if (at < 0 || v != v || best != best)
+        return at < 0 || (v != v && (best == best || k < at));
+    return v > best || (v == best && k < at);
+}
+
+/* A thread a result, of lines of `inner`; neighbours read neighbours. */
+__global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
+                                int64_t inner, int64_t n)
+{
+    for (EACH(i, n)) {
+        const float *from = x + i / inner * size * inner + i % inner;
+        float best = from[0];
+        int32_t at = 0;
+        for (int32_t k = 1; k < size; k++)
+            if (takes(from[k * inner], k, best, at))
+                best = from[k * inner], at = k;
+        if (out)
+            out[i] = best;
+        if (number)
+            number[i] = at;
+    }
+}
+
+/* The last axis: a warp a result. */
+__global__ void greatest_row_kernel(const float *x, float *out, int32_t *number, int64_t size,
+                                    int64_t rows)
+{
+    for (EACH_ROW(r, rows)) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        float best = 0.0f;
+        int32_t at = -1;
+        for (int64_t k = lane; k < size; k += 32)
+            if (takes(x[r * size + k], (int32_t)k, best, at))
+                best = x[r * size + k], at = (int32_t)k;
+        for (int h = 16; h; h /= 2) {
+            const float v = __shfl_xor_sync(0xffffffffu, best, h);
+            const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
+            if (k >= 0 && takes(v, k, best, at))
+                best = v, at = k;
+        }
+        if (lane == 0 && out)
+            out[r] = best;
+        if (lane == 0 && number)
+            number[r] = at;
+    }
+}
+
+void greatest(const gckpt_call *call, float *out, void *number)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const int64_t n = v.outer * v.inner;
+    const float *x = call->in[0].data;
+    if (v.inner == 1)
+        RUN(call, greatest_row_kernel, blocks_for(n * 32, 256), 256, 0, x, out, (int32_t *)number,
+            v.size, n);
+    else
+        RUN(call, greatest_kernel, blocks_for(n, 256), 256, 0, x, out, (int32_t *)number, v.size,
+            v.inner, n);
+}
+
+__global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
+                                    const int32_t *number, int accumulate)
+{
+    for (EACH(i, v.outer * v.size * v.inner)) {
+        const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
+        if (number[to] == line % v.size)
+            gckpti_put(&d[i], g[to], accumulate);
+        else if (!accumulate)
+            d[i] = 0.0f;
+    }
+}
+
+void max_forward(const gckpt_call *call) { greatest(call, call->out, call->aux); }
+void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
+void max_backward(const gckpt_call *call)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    if (call->in[0].grad)
+        RUN(call, max_backward_kernel, blocks_for(v.outer * v.size * v.inner, 256), 256, 0, v,
+            call->in[0].grad, call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+}

@@ -1,0 +1,89 @@
+#ifndef GCKPT_NO_IMAGES
+/* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
+struct Image { /* x's rows and columns, the result's; channels */
+    int64_t in[2], out[2], c;
+    int how;
+};
+
+__global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
+{
+    for (EACH(i, n)) {
+        const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
+        const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], line % s.out[0]);
+        const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], pixel % s.out[1]);
+        float y = 0.0f;
+        for (int k = 0; k < p.n * q.n; k++) {
+            const int a = k / q.n, b = k % q.n;
+            const int64_t row = image * s.in[0] + p.at[a];
+            const float v = x[(row * s.in[1] + q.at[b]) * s.c + i % s.c];
+            y = s.how == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
+        }
+        out[i] = y;
+    }
+}
+
+/* The first of n results that looks at place `at` of `size`, or behind it. */
+__device__ int64_t first_look(int how, int64_t size, int64_t n, int64_t at)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t i = (low + high) / 2;
+        if (gckpti_lookup_of(how, size, n, i).at[0] < at)
+            low = i + 1;
+        else
+            high = i;
+    }
+    return low;
+}
+
+/* Results that look at an element come in order, as do their places. */
+__global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
+                                         int accumulate)
+{
+    for (EACH(i, n)) {
+        const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
+        const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
+        const int64_t left = first_look(s.how, s.in[1], s.out[1], w - 1);
+        int64_t y = first_look(s.how, s.in[0], s.out[0], h - 1);
+        float d = accumulate ? dx[i] : 0.0f;
+        for (; y < s.out[0]; y++) {
+            const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], y);
+            if (p.at[0] > h)
+                break;
+            for (int64_t z = left; z < s.out[1]; z++) {
+                const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], z);
+                if (q.at[0] > w)
+                    break;
+                for (int k = 0; k < p.n * q.n; k++)
+                    if (p.at[k / q.n] == h && q.at[k % q.n] == w)
+                        d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
+                                       g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
+            }
+        }
+        dx[i] = d;
+    }
+}
+
+Image image_of(const gckpt_call *call)
+{
+    const int64_t *x = call->in[0].shape.d;
+    const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
+    Image s = { { x[1], x[2] }, { o->size[0], o->size[1] }, x[3], o->how };
+    return s;
+}
+
+void upsample_forward(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
+        call->in[0].data, call->out, n);
+}
+
+void upsample_backward(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->in[0].shape);
+    if (call->in[0].grad)
+        RUN(call, upsample_backward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
+            call->in[0].grad, call->grad_out, n, call->in[0].accumulate);
+}
+#endif

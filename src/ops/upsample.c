@@ -1,0 +1,86 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_IMAGES
+/* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller ----
+ * As PyTorch does, in binary32, row i of P looks at p of H, columns likewise: nearest: at floor(i
+ * (H/P)); bilinear: p = max((H/P) (i + 0.5) - 0.5, 0), aligned p = i ((H-1)/(P-1)): at floor(p),
+ * weight 1 - f, and the next, or the last again, f = p - floor(p), if that is not 0. y: x there, or
+ * chains of fma from +0 over these rows and, in a row, columns: x times the product of both
+ * weights. dx: results in order, each with its taps in that order: fma(weight, g, dx). */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_scaled_add add;
+} gckpti_upsampling;
+
+/* An item is a row of results (forward), an image (backward). */
+static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_upsampling *s = (const gckpti_upsampling *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
+    const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
+    const int how = ((const gckpti_upsample *)s->call->attributes)->how;
+    (void)worker;
+    if (g)
+        gckpti_start(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
+    for (int64_t i = item * n; i < (item + 1) * n; i++) {
+        const gckpti_lookup p = gckpti_lookup_of(how, in[1], lines, i / out[2] % lines);
+        const gckpti_lookup q = gckpti_lookup_of(how, in[2], out[2], i % out[2]);
+        float *y = g ? NULL : s->call->out + i * c;
+        if (!g)
+            gckpti_start(y, c, 0);
+        for (int k = 0; k < p.n * q.n; k++) {
+            const int64_t from = ((image + p.at[k / q.n]) * in[2] + q.at[k % q.n]) * c;
+            const float weight = p.weight[k / q.n] * q.weight[k % q.n];
+            if (g)
+                s->add(x->grad + from, weight, g + i * c, c);
+            else if (how == GCKPT_NEAREST)
+                memcpy(y, x->data + from, (size_t)c * sizeof *y);
+            else
+                s->add(y, weight, x->data + from, c);
+        }
+    }
+}
+
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
+{
+    gckpti_upsampling s = { call, add };
+    const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
+    if (!call->grad_out || call->in[0].grad)
+        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items,
+                       gckpti_upsample_item, &s);
+}
+
+static void gckpti_plain_scaled_add(float *to, float factor, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = gckpti_fma(factor, from[i], to[i]);
+}
+GCKPTI_BOTH_WAYS(upsample, (void)backward; gckpti_upsample_by(call, gckpti_plain_scaled_add))
+
+static gckpt_result gckpti_upsample_shape(gckpt_call *call)
+{
+    const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "upsample: x %S must be (B,H,W,C)", &call->shape);
+    call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
+    return GCKPT_OK;
+}
+GCKPTI_ROW(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+
+GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
+                                       gckpt_upsampling how)
+{
+    const gckpti_upsample o = { { (int)height, (int)width }, (int)how };
+    if (x && (height < 1 || height != o.size[0] || width < 1 || width != o.size[1] ||
+              (unsigned)how > GCKPT_BILINEAR_ALIGNED))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "upsample: %I x %I, how %i: sizes are 1 to 2^31 - 1, how is "
+                           "GCKPT_NEAREST, GCKPT_BILINEAR or GCKPT_BILINEAR_ALIGNED",
+                           height, width, (int)how);
+    return gckpt_apply(&gckpti_op_upsample, &x, 1, &o, sizeof o);
+}
+#endif

@@ -1,0 +1,365 @@
+/* test_moves.c - pad, max, argmax and upsample against PyTorch (golden/make_moves.py): values, gradients, the places
+ * that are looked at; NaN, infinities and equal values; what argmax gives as indices: the same bits whatever plan and
+ * split, fetched, collected, in bf16 plans, in a saved plan, behind other ops; what is refused. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "golden/moves.h"
+#include <math.h>
+
+typedef gckpt_tensor T;
+static const gckpt_init some = { 0.5f, 0, 0 };
+
+/* Small multiples of 1/16, as make_moves.py has them. */
+static float *numbers(int step, int64_t n)
+{
+    float *x = (float *)malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(i * step % 23 - 11) / 16;
+    return x;
+}
+
+/* == against PyTorch =========================================================================== */
+enum { PAD, PAD_LAST, MAX, MAX_LAST, LARGER, SMALLER, ONE, TWICE };
+static const struct {
+    const char *name;
+    int kind, how;
+    const double *golden;
+    size_t n;
+} cases[] = {
+#define CASE(name, kind, how, golden) { name, kind, how, golden, sizeof golden / sizeof *golden },
+    CASE("pad", PAD, 0, golden_pad) CASE("pad, last", PAD_LAST, 0, golden_pad_last)
+    CASE("max", MAX, 0, golden_max) CASE("max, last", MAX_LAST, 0, golden_max_last)
+    CASE("larger, nearest", LARGER, 0, golden_larger0) CASE("larger", LARGER, 1, golden_larger1)
+    CASE("larger, aligned", LARGER, 2, golden_larger2) CASE("smaller, nearest", SMALLER, 0, golden_smaller0)
+    CASE("smaller", SMALLER, 1, golden_smaller1) CASE("smaller, aligned", SMALLER, 2, golden_smaller2)
+    CASE("one row, nearest", ONE, 0, golden_one0) CASE("one row", ONE, 1, golden_one1)
+    CASE("one row, aligned", ONE, 2, golden_one2) CASE("twice, nearest", TWICE, 0, golden_twice0)
+    CASE("twice", TWICE, 1, golden_twice1) CASE("twice, aligned", TWICE, 2, golden_twice2)
+#undef CASE
+};
+
+static T *apply(int i, T *x)
+{
+    static const int sizes[4][2] = { { 5, 7 }, { 2, 3 }, { 1, 4 }, { 6, 8 } };
+    const int kind = cases[i].kind, *size = sizes[kind < LARGER ? 0 : kind - LARGER];
+    return kind == PAD        ? gckpt_pad(x, 2, 1, 3, 0.5f)
+           : kind == PAD_LAST ? gckpt_pad(x, -1, 2, 0, -1.25f)
+           : kind < LARGER    ? gckpt_max(x, kind == MAX ? 1 : -1)
+                              : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
+}
+
+/* y and the gradient of sum(y r). */
+static void test_case(int i)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *x = gckpt_input(g, "x", GCKPT_F32, cases[i].kind == MAX_LAST ? gckpt_shape2(2, 30) : gckpt_shape4(2, 3, 4, 2));
+    T *y = apply(i, x);
+    gckpt_shape of[2] = { gckpt_shape_of(y), gckpt_shape_of(x) };
+    T *r = gckpt_input(g, "r", GCKPT_F32, of[0]);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
+    gckpt_pick picks[2] = { { y, 0 }, { x, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float *data[2] = { numbers(19, count_of(&of[1])), numbers(17, count_of(&of[0])) };
+    gckpt_feed feeds[2] = { { gckpt_id(x), data[0] }, { gckpt_id(r), data[1] } };
+    gckpt_result result = gckpt_gradients(e, feeds, 2, 2, NULL);
+    CHECK_MSG(result == GCKPT_OK, "%s: %s %s", cases[i].name, gckpt_error_text(g), gckpt_error_text(e));
+    CHECK(cases[i].n == (size_t)(count_of(&of[0]) + count_of(&of[1])));
+    const double *golden = cases[i].golden;
+    for (int k = 0; k < 2 && result == GCKPT_OK; golden += count_of(&of[k++]))
+        for (int64_t j = 0; j < count_of(&of[k]); j++) {
+            const float got = gckpt_fetch(e, gckpt_id(picks[k].tensor), k)[j];
+            CHECK_MSG(fabs((double)got - golden[j]) < 5e-7, "%s: %s %d: %g, not %g", cases[i].name, k ? "dx" : "y", (int)j,
+                      (double)got, golden[j]);
+        }
+    free(data[0]);
+    free(data[1]);
+    rig_free(e, p, g, s);
+}
+
+/* Where in a line of m numbers 0, 1, .. the n results look: the nearest, exactly. */
+static void test_places(int m, int n, int how, const double *golden)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, m, 1, 1));
+    gckpt_pick pick = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float line[200];
+    for (int i = 0; i < m; i++)
+        line[i] = (float)i;
+    gckpt_feed feed = { gckpt_id(x), line };
+    CHECK(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK);
+    const float *y = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(fabs((double)y[i] - golden[i]) <= (how ? 2e-5 : 0), "%d of %d from %d, %d: %g, not %.9g", i, n, m, how,
+                  (double)y[i], golden[i]);
+    rig_free(e, p, g, s);
+}
+
+static void test_argmax(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)), *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
+    gckpt_pick picks[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
+                                   &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float *data = numbers(19, 60);
+    gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(l), data } };
+    gckpt_node node;
+    CHECK(gckpt_graph_node(g, gckpt_id(picks[0].tensor), &node) == GCKPT_OK && node.type == GCKPT_I32);
+    CHECK(gckpt_forward(e, feeds, 2, 2, NULL) == GCKPT_OK);
+    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[0].tensor), 0);
+    for (int i = 0; i < 12; i++)
+        CHECK(at[i] == golden_argmax[i]);
+    at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[1].tensor), 0);
+    CHECK(at[0] == golden_argmax_last[0] && at[1] == golden_argmax_last[1]);
+    free(data);
+    rig_free(e, p, g, s);
+}
+
+/* == the first greatest, or the first NaN ====================================================== */
+/* Of 3 values along an axis, in 40 columns (inner), or one after the other. */
+static void test_greatest(gckpt_isa isa, int inner)
+{
+    const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
+    const float rows[8][3] = { { 1, nan, 2 },  { nan, nan, 1 }, { 2, 2, 1 },       { 1, 2, 2 },
+                               { -0.0f, 0, 0 }, { 0, -0.0f, 0 }, { -inf, -inf, -inf }, { inf, nan, inf } };
+    const int first[8] = { 1, 0, 0, 1, 0, 0, 0, 1 };
+    float x[8 * 3 * 40];
+    for (int i = 0; i < 8 * 3 * inner; i++)
+        x[i] = rows[i / inner / 3][i / inner % 3];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 3, inner)), *in = t;
+    if (inner == 1)
+        in = gckpt_reshape(t, gckpt_shape2(8, 3));
+    gckpt_pick picks[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
+    gckpt_term term = { gckpt_sum_loss(picks[0].tensor), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 3 });
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    gckpt_feed feed = { gckpt_id(t), x };
+    CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s), gckpt_error_text(e));
+    const float *y = gckpt_fetch(e, gckpt_id(picks[0].tensor), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
+    const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(picks[1].tensor), 0);
+    for (int i = 0; i < 8 * inner; i++) {
+        const int row = i / inner;
+        CHECK(at[i] == first[row]);
+        CHECK(bits_of(y[i]) == bits_of(rows[row][first[row]]));
+        for (int k = 0; k < 3; k++)
+            CHECK(dx[(row * 3 + k) * inner + i % inner] == (k == first[row]));
+    }
+    rig_free(e, p, g, s);
+}
+
+/* == indices that an op gives ================================================================== */
+enum { ROWS = 6, STEPS = 5, WIDE = 7 };
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    T *x, *at, *lengths;
+    gckpt_term terms[2];
+} net;
+
+/* Rows of a table and of a tensor by argmax, lengths, targets of three losses; all of it trains. */
+static void build(net *n, int64_t rows)
+{
+    n->s = gckpt_store_new(NULL);
+    n->g = gckpt_graph_new(n->s, NULL);
+    n->x = gckpt_input(n->g, "x", GCKPT_F32, gckpt_shape3(rows, STEPS, WIDE));
+    T *h = gckpt_tanh(gckpt_linear(n->x, gckpt_param(n->g, "w", gckpt_shape2(WIDE, WIDE), some), NULL));
+    n->at = gckpt_argmax(h, 2);
+    T *seen = gckpt_embed(gckpt_param(n->g, "table", gckpt_shape2(WIDE, WIDE), some), n->at);
+    T *most = gckpt_gather(h, gckpt_argmax(gckpt_scale(h, -1), 1));
+    h = gckpt_add(gckpt_concat((T *[]){ gckpt_pad(h, 1, 1, 0, 0.25f), most }, 2, 1),
+                  gckpt_reshape(gckpt_max(seen, 1), gckpt_shape3(rows, 1, WIDE)));
+    h = gckpt_slice(h, 1, 2, 2 + STEPS);
+    n->lengths = gckpt_argmax(gckpt_slice(gckpt_mean(h, 1), 1, 0, STEPS), 1);
+    h = gckpt_attention_with(h, h, h, &(gckpt_attention_desc){ .heads = 1, .lengths = n->lengths });
+    h = gckpt_add(h, gckpt_scale(seen, 0.5f));
+    T *targets = gckpt_reshape(n->at, gckpt_shape1(rows * STEPS));
+    T *logits = gckpt_linear(gckpt_reshape(h, gckpt_shape2(rows * STEPS, WIDE)),
+                             gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), NULL);
+    n->terms[0] = (gckpt_term){ gckpt_cross_entropy(logits, targets), 1, 0 };
+    n->terms[1] = (gckpt_term){ gckpt_linear_cross_entropy(h, gckpt_param(n->g, "head", gckpt_shape2(WIDE, WIDE), some), n->at),
+                                0.5f, 0 };
+}
+
+/* The weights after three steps, and of the last one the loss; rows a micro-batch. */
+static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt_isa isa, int saved)
+{
+    net n;
+    uint64_t hash = 14695981039346656037u;
+    build(&n, rows);
+    gckpt_plan_desc d = *by;
+    d.batch = ROWS;
+    if (d.mode == GCKPT_OPTIMAL) { /* in a tenth more than the least bytes */
+        d.mode = GCKPT_MEMORY_POOR;
+        gckpt_plan *poor = gckpt_plan_new(n.g, n.terms, 2, &d);
+        d.budget = gckpt_plan_bytes(poor) / 10 * 11, d.mode = GCKPT_OPTIMAL;
+        gckpt_plan_free(poor);
+    }
+    gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
+    CHECK(!p || gckpt_plan_split_exact(p, NULL));
+    if (saved) {
+        CHECK(gckpt_plan_save(p, "build/moves.plan") == GCKPT_OK);
+        gckpt_plan_free(p);
+        p = gckpt_plan_load(n.g, "build/moves.plan", NULL);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
+        remove("build/moves.plan");
+    }
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
+    float *data = numbers(19, ROWS * STEPS * WIDE);
+    gckpt_hyper hyper = { .lr = 0.1f };
+    gckpt_report report = { 0 };
+    for (int step = 0; step < 3; step++) {
+        gckpt_feed feed = { gckpt_id(n.x), data };
+        gckpt_result result = stream ? gckpt_step_begin(e, &hyper) : gckpt_step(e, &feed, 1, ROWS, &hyper, &report);
+        for (int64_t row = 0; stream && row < ROWS && result == GCKPT_OK; row += stream) {
+            feed.data = data + row * STEPS * WIDE;
+            result = gckpt_step_add(e, &feed, 1, stream);
+        }
+        result = stream && result == GCKPT_OK ? gckpt_step_end(e, &report) : result;
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+        CHECK(report.count == ROWS * STEPS);
+        hash = (hash ^ bits_of((float)report.loss)) * 1099511628211u;
+    }
+    hash ^= gckpt_store_hash(n.s);
+    free(data);
+    rig_free(e, p, n.g, n.s);
+    return hash;
+}
+
+static void test_indices(gckpt_precision precision)
+{
+    static const gckpt_mode modes[4] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT, GCKPT_OPTIMAL };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .precision = precision };
+    const uint64_t want = train(&d, ROWS, 0, GCKPT_ISA_AUTO, 0);
+    for (int64_t rows = 1; rows <= ROWS; rows++)
+        for (int stream = 0; stream <= (rows < ROWS ? 3 : 0); stream++)
+            CHECK_MSG(train(&d, rows, stream, GCKPT_ISA_AUTO, 0) == want, "%d rows, %d streamed", (int)rows, stream);
+    for (int i = 0; i < 4; i++) {
+        d.mode = modes[i], d.threads = 1 + i % 3;
+        CHECK_MSG(train(&d, 4, 0, GCKPT_ISA_PLAIN, 0) == want, "mode %d", (int)modes[i]);
+        CHECK_MSG(train(&d, 4, 0, GCKPT_ISA_AUTO, 1) == want, "mode %d, saved", (int)modes[i]);
+    }
+    d.plain = 1;
+    CHECK(train(&d, 4, 0, GCKPT_ISA_AUTO, 0) == want);
+}
+
+/* Of a bf16 plan, too, i32 values are whole: columns of 300, which bf16 could not number. */
+static void test_fetched(gckpt_precision precision)
+{
+    enum { N = 300 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 2, N)), *at = gckpt_argmax(x, -1);
+    T *w = gckpt_param(g, "w", gckpt_shape2(N, 1), (gckpt_init){ 0, 0, 0.25f });
+    gckpt_term term = { gckpt_sum_loss(gckpt_embed(w, at)), 1, 0 };
+    gckpt_pick picks[2] = { { at, 0 }, { w, 1 } };
+    gckpt_plan_desc d = { .fetch = picks, .fetches = 2, .precision = precision, .batch = 5 };
+    for (int picked = 1; picked >= 0; picked--) {
+        picks[0] = picks[picked ? 0 : 1], d.fetches = 1 + picked; /* else it may lie anywhere */
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        float data[5 * 2 * N] = { 0 };
+        int32_t all[10], wrong = 0;
+        for (int i = 0; i < 10; i++)
+            data[i * N + 257 + 3 * i] = 2;
+        if (picked)
+            CHECK(gckpt_collect(e, gckpt_id(at), 0, (float *)(void *)all, 10) == GCKPT_OK);
+        gckpt_feed feed = { gckpt_id(x), data };
+        CHECK_MSG(gckpt_gradients(e, &feed, 1, 5, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g), gckpt_error_text(e));
+        for (int i = 0; picked && i < 10; i++)
+            wrong += all[i] != 257 + 3 * i;
+        const int32_t *last = picked ? (const int32_t *)gckpt_fetch(e, gckpt_id(at), 0) : NULL;
+        CHECK(!picked || (last && last[0] == 257 + 24 && last[1] == 257 + 27));
+        const float *dw = gckpt_fetch(e, gckpt_id(w), 1);
+        for (int i = 0; i < N; i++)
+            wrong += dw[i] != (i >= 257 && i < 287 && (i - 257) % 3 == 0 ? 1.0f / 10 : 0);
+        CHECK(!wrong);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+    }
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* == what is refused =========================================================================== */
+#define REFUSED(result, text, call)                                                                                    \
+    do {                                                                                                               \
+        gckpt_store *s = gckpt_store_new(NULL);                                                                        \
+        gckpt_graph *g = gckpt_graph_new(s, NULL);                                                                     \
+        T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 5));                                               \
+        CHECK((call) == NULL && gckpt_error(g) == result && strstr(gckpt_error_text(g), text));                        \
+        if (!strstr(gckpt_error_text(g), text))                                                                        \
+            printf("%s\n", gckpt_error_text(g));                                                                       \
+        (void)x;                                                                                                       \
+        gckpt_graph_free(g);                                                                                           \
+        gckpt_store_free(s);                                                                                           \
+    } while (0)
+
+static T *table(T *x, int64_t rows) { return gckpt_param(gckpt_graph_of(x), "t", gckpt_shape2(rows, 2), some); }
+
+static void test_refusals(void)
+{
+    const int64_t big = INT64_MAX;
+    REFUSED(GCKPT_E_SHAPE, "pad: -1 and 0", gckpt_pad(x, 2, -1, 0, 0));
+    REFUSED(GCKPT_E_SHAPE, "gckpt_slice", gckpt_pad(x, 1, 3, -2, 0));
+    REFUSED(GCKPT_E_ARG, "pad: [2,3,4,5] has no axis 4", gckpt_pad(x, 4, 1, 1, 0));
+    REFUSED(GCKPT_E_SHAPE, "does not fit", gckpt_pad(x, 3, big, big, 0));
+    REFUSED(GCKPT_E_ARG, "max or argmax: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
+    REFUSED(GCKPT_E_ARG, "has no axis 4", gckpt_argmax(x, 4));
+    REFUSED(GCKPT_E_ARG, "must be f32", gckpt_max(gckpt_argmax(x, 1), 1));
+    REFUSED(GCKPT_E_SHAPE, "upsample: x [2,15,4] must be (B,H,W,C)",
+            gckpt_upsample(gckpt_reshape(x, gckpt_shape3(2, 15, 4)), 1, 1, GCKPT_NEAREST));
+    REFUSED(GCKPT_E_ARG, "upsample: 0 x 3", gckpt_upsample(x, 0, 3, GCKPT_NEAREST));
+    REFUSED(GCKPT_E_ARG, "upsample: 3 x 4294967299", gckpt_upsample(x, 3, 4294967299, GCKPT_BILINEAR));
+    REFUSED(GCKPT_E_ARG, "how 3", gckpt_upsample(x, 3, 3, (gckpt_upsampling)3));
+    REFUSED(GCKPT_E_SHAPE, "does not fit", gckpt_upsample(x, INT32_MAX, INT32_MAX, GCKPT_NEAREST));
+    REFUSED(GCKPT_E_SHAPE, "embed: input 1, argmax #1, is up to 4: embed takes 0 to 3",
+            gckpt_embed(table(x, 4), gckpt_argmax(x, 3)));
+    REFUSED(GCKPT_E_SHAPE, "cross_entropy takes 0 to 3",
+            gckpt_cross_entropy(gckpt_slice(x, 3, 0, 4), gckpt_argmax(x, 3)));
+    CHECK(!gckpt_pad(NULL, 0, 0, 0, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
+          !gckpt_upsample(NULL, 1, 1, GCKPT_NEAREST));
+
+    net n; /* no gradient of what is i32 */
+    build(&n, 2);
+    gckpt_pick pick = { n.at, 1 };
+    CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 }));
+    CHECK(strstr(gckpt_error_text(n.g), "has no gradient: it is i32"));
+    gckpt_graph_free(n.g);
+    gckpt_store_free(n.s);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_case((int)i);
+    test_places(26, 22, 0, golden_places_26_22_0);
+    test_places(4, 166, 0, golden_places_4_166_0);
+    test_places(7, 3, 1, golden_places_7_3_1);
+    test_places(7, 3, 2, golden_places_7_3_2);
+    test_places(100, 33, 1, golden_places_100_33_1);
+    test_places(100, 33, 2, golden_places_100_33_2);
+    test_argmax();
+    for (int isa = GCKPT_ISA_AUTO; isa <= GCKPT_ISA_PLAIN; isa++) {
+        test_greatest((gckpt_isa)isa, 40);
+        test_greatest((gckpt_isa)isa, 1);
+    }
+    test_indices(GCKPT_FP32);
+    test_indices(GCKPT_BF16);
+    test_fetched(GCKPT_FP32);
+    test_fetched(GCKPT_BF16);
+    test_fetched(GCKPT_BF16_STOCHASTIC);
+    test_refusals();
+    return check_report("test_moves");
+}
