@@ -79,7 +79,7 @@ static int run(images_set *s)
     memset(&desc, 0, sizeof desc);
     desc.seed = (uint64_t)o.seed;
     t.hyper.weight_decay = (float)o.decay;
-    t.cosine = 1;
+    t.schedule = SCHEDULE_COSINE;
     t.plan.batch = o.batch;
     t.plan.budget = (size_t)o.budget;
     t.plan.threads = (int)o.threads;
