@@ -1,7 +1,7 @@
 /* train.h - a training loop: shuffled minibatches inside a byte budget, validation, accuracy,
  * schedules of the learning rate, early stopping, best weights, a log, resume; all at once or in
- * small pieces. To copy with train_data.h and schedule.h, and to change: it uses public calls only.
- * C99 or C++11; include gradckpt.h first.
+ * small pieces. To copy with train_data.h, train_log.h and schedule.h, and to change: it uses
+ * public calls only. C99 or C++11; include gradckpt.h first.
  *
  *     static void model(train_net *net, void *user)
  *     {
@@ -36,7 +36,7 @@
 #define TRAIN_H
 #include "schedule.h"
 #include "train_data.h"
-#include <errno.h>
+#include "train_log.h"
 #include <limits.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -410,14 +410,6 @@ static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *
     return 0;
 }
 
-/* Digits enough to see: 0.000012 is not 0.0000. */
-static inline const char *train_text(double x, char text[32])
-{
-    const double size = x < 0 ? -x : x;
-    snprintf(text, 32, size == 0 || (size >= 0.01 && size < 1e6) ? "%.4f" : "%.3g", x);
-    return text;
-}
-
 /* Of the whole training, from 0: the step under way, or the next. */
 static inline int64_t train_at(const train_run *t)
 {
@@ -542,6 +534,11 @@ static inline int train_read_notes(train_run *t)
         return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
                           t->o.save, note != NULL ? note + at : "no note", recipe);
     t->done = (int64_t)done;
+    if (b->epoch > 0) { /* what no note needs to say */
+        b->best = 1;
+        b->lr = schedule_lr(t->o.schedule, b->epoch * t->r->steps - 1, t->o.warmup,
+                            t->r->epochs * t->r->steps, t->o.hyper.lr, t->o.min_lr);
+    }
     note = gckpt_store_note(t->store, "train.values"); /* older files have none */
     if (note != NULL && strcmp(note, t->values) != 0)
         return train_fail(t,
@@ -606,84 +603,26 @@ static inline int train_ready(train_run *t)
     return train_load(t) != 0 ? -1 : train_bind(t);
 }
 
-/* ---- the log ---- */
+/* ---- what is printed and logged ---- */
 static const char train_log_head[] = "epoch,step,lr,loss,validation,accuracy,best\n";
-
-/* How much of a log is of these epochs, in whole lines; -1: it is no log. */
-static inline long train_log_end(FILE *f, int epochs)
-{
-    char line[256];
-    long end = (long)strlen(train_log_head);
-    if (fgets(line, sizeof line, f) == NULL)
-        return 0; /* empty */
-    if (strcmp(line, train_log_head) != 0)
-        return -1;
-    while (fgets(line, sizeof line, f) != NULL && strchr(line, '\n') != NULL &&
-           strtol(line, NULL, 10) >= 1 && strtol(line, NULL, 10) <= epochs)
-        end += (long)strlen(line);
-    return end;
-}
-
-/* Before anything is computed: the head line, or what the log has of epochs that are over. */
-static inline int train_log_open(train_run *t)
-{
-    const int resumed = t->r->epoch > 0;
-    FILE *f = fopen(t->o.log, "rb");
-    const long end = f != NULL ? train_log_end(f, t->r->epoch) : 0;
-    const size_t kept = end > 0 && resumed ? (size_t)end : strlen(train_log_head);
-    char *text = (char *)malloc(kept + 1);
-    int failed = text == NULL || end < 0;
-    if (end < 0)
-        train_fail(t, "options: log: %s is no log of a training: remove it, or take another",
-                   t->o.log);
-    else if (text == NULL)
-        train_fail(t, "out of memory for %.0f bytes of log", (double)kept);
-    if (!failed && end > 0 && resumed) {
-        rewind(f);
-        failed = fread(text, 1, kept, f) != kept;
-    } else if (!failed) {
-        memcpy(text, train_log_head, kept);
-    }
-    if (f != NULL)
-        fclose(f);
-    if (!failed && (f = fopen(t->o.log, "wb")) != NULL) {
-        failed = fwrite(text, 1, kept, f) != kept;
-        failed = fclose(f) != 0 || failed;
-    }
-    if (t->r->error[0] == 0 && (failed || f == NULL))
-        failed = train_fail(t, "options: log: %s: %s", t->o.log, strerror(errno));
-    free(text);
-    return failed ? -1 : 0;
-}
-
-/* For other programs: with a point, whatever the program's locale is. */
-static inline const char *train_cell(double x, char text[32])
-{
-    snprintf(text, 32, "%.9g", x);
-    for (char *c = text; *c != 0; c++)
-        *c = *c == ',' ? '.' : *c;
-    return text;
-}
 
 /* A line of an epoch that is over. */
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
-    char lr[32], loss[32], validation[32] = "", accuracy[32] = "";
-    if (t->o.log == NULL || r->unlogged != 0)
+    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->best;
+    const double *const cells[] = { &epoch,
+                                    &step,
+                                    &lr,
+                                    &r->loss,
+                                    t->checked > 0 ? &r->validation : NULL,
+                                    r->accuracy >= 0 ? &r->accuracy : NULL,
+                                    &best };
+    if (t->o.log == NULL || r->unlogged != 0 || train_log_add(t->o.log, cells, 7) == 0)
         return;
-    if (t->checked > 0)
-        train_cell(r->validation, validation);
-    if (r->accuracy >= 0)
-        train_cell(r->accuracy, accuracy);
-    FILE *f = fopen(t->o.log, "ab");
-    int failed = f == NULL || fprintf(f, "%i,%.0f,%s,%s,%s,%s,%i\n", r->epoch,
-                                      (double)r->epoch * (double)r->steps, train_cell(r->lr, lr),
-                                      train_cell(r->loss, loss), validation, accuracy, r->best) < 0;
-    failed = (f != NULL && fclose(f) != 0) || failed;
-    r->unlogged = failed ? r->epoch : 0;
-    if (failed && t->o.every >= 0)
-        fprintf(stderr, "the log %s ends before epoch %i: %s; the training goes on\n", t->o.log,
+    r->unlogged = r->epoch;
+    if (t->o.every >= 0)
+        fprintf(stderr, "log: %s ends before epoch %i: %s; the training goes on\n", t->o.log,
                 r->epoch, strerror(errno));
 }
 
@@ -759,7 +698,9 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
 {
     const int started = train_start(t, store, model, data, options, r) == 0;
     r->epochs = options->epochs > 0 ? options->epochs : 10;
-    if (!started || train_ready(t) != 0 || (options->log != NULL && train_log_open(t) != 0)) {
+    if (!started || train_ready(t) != 0 ||
+        (options->log != NULL &&
+         train_log_open(options->log, train_log_head, r->epoch, r->error) != 0)) {
         train_free(t);
         return -1;
     }
