@@ -124,6 +124,11 @@ static void test_training(void)
             o.batch = NULL, data.column[0].values = whole.pixels;
         CHECK_MSG(train_fit(weights, model, &data, &o, &r) == 0, "%s", r.error);
         hash[way] = gckpt_store_hash(weights);
+        static float out[300][10], plain[300][10]; /* what is predicted of is not shifted */
+        CHECK(train_predict(weights, model, &data, &o, out[0], &r) == 0);
+        o.batch = NULL, data.column[0].values = whole.pixels;
+        CHECK(train_predict(weights, model, &data, &o, plain[0], &r) == 0);
+        CHECK(memcmp(out, plain, sizeof out) == 0);
         gckpt_store_free(weights);
     }
     CHECK(hash[0] == hash[1] && hash[0] != hash[2] && hash[0] != hash[3] && hash[3] == hash[4]);
@@ -155,6 +160,8 @@ static void refused(const char *why)
 static void test_folders(void)
 {
     static const char *const folders[] = { "", "/train", "/train/tea", "/train/coffee", "/val", "/val/tea", "/val/coffee" };
+    static const char *const more[] = { "m", "c", "x", "d", "b", "a" };
+    char(*names)[256];
     static const char *const files[] = { "train/tea/b.ppm", "train/tea/a.ppm", "train/coffee/x.ppm", "val/tea/1.ppm", "val/coffee/2.ppm" };
     char path[200];
     images_set s;
@@ -168,6 +175,16 @@ static void test_folders(void)
     for (int i = 0; i < 5; i++)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
+    mkdir(AT "/names", 0777);
+    for (int i = 0; i < 6; i++)
+        snprintf(path, sizeof path, "names/%s", more[i]), put(path, "", 0, 0);
+    memset(&s, 0, sizeof s);
+    CHECK(images_list(&s, AT "/names", &names) == 6 && names != NULL);
+    for (int i = 0; i < 6 && names != NULL; i++) {
+        CHECK(strcmp(names[i], i < 4 ? (const char *[]){ "a", "b", "c", "d" }[i] : i < 5 ? "m" : "x") == 0);
+        snprintf(path, sizeof path, AT "/names/%s", names[i]), remove(path);
+    }
+    free(names), rmdir(AT "/names");
     CHECK_MSG(images_read_u8(&s, AT) == 0, "%s", s.error);
     CHECK(s.rows == 5 && s.validation == 2 && s.classes == 2 && s.height == 3 && s.width == 2 && s.channels == 3);
     static const int order[] = { 2, 1, 0, 4, 3 }, label[] = { 0, 1, 1, 0, 1 };

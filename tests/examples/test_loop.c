@@ -195,7 +195,19 @@ static void test_chance(void)
     CHECK(fabs(sum / 4000 - 0.5) < 0.02);
 }
 
-static void predicts(void)
+/* x, and for y what cannot be right, where it is asked for. */
+static int guess(void *user, train_batch *b)
+{
+    (void)user;
+    for (int64_t i = 0; i < b->n; i++) {
+        memcpy((float *)b->to[0] + i * WIDE, x[b->rows[i]], sizeof x[0]);
+        for (int64_t k = 0; k < 2 && b->to[1] != NULL; k++)
+            ((float *)b->to[1])[2 * i + k] = 1e6f;
+    }
+    return b->epoch != 0;
+}
+
+static void test_predict(void)
 {
     static seen v;
     static float out[ROWS][2], again[ROWS][2];
@@ -211,6 +223,13 @@ static void predicts(void)
     CHECK(memcmp(out, again, sizeof out) == 0);
     memset(again, 0, sizeof again);
     all.column[1].values = NULL;
+    CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss == 0);
+    CHECK(memcmp(out, again, sizeof out) == 0);
+    memset(again, 0, sizeof again);
+    all.column[0].values = NULL; /* the callback's; of the last one it would know nothing */
+    o.batch = guess;
+    CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss > 1e6);
+    o.known = 1;
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss == 0);
     CHECK(memcmp(out, again, sizeof out) == 0);
     gckpt_store_free(s);
@@ -427,6 +446,14 @@ static void test_log(void)
     CHECK(train(&data, &o, 0, &r) != 0 && v.steps == 2 * STEPS - 1);
     CHECK_MSG(strcmp(got(), whole) == 0, "%s instead of %s", got(), whole);
     remove(path);
+    v.stop_at = 2 * STEPS + 1;
+    CHECK(train(&data, &o, 0, &r) != 0);
+    snprintf(torn, sizeof torn, "%.*s2,18,0.", (int)two, whole); /* torn where it would count */
+    put(torn);
+    v.stop_at = 0;
+    CHECK(train(&data, &o, 0, &r) != 0);
+    CHECK_MSG(strcmp(got(), whole) == 0, "%s instead of %s", got(), whole);
+    remove(path);
     o.save = NULL;
     data.validation = 0;
     CHECK(train(&data, &o, 0, &r) != 0 && strstr(got(), ",,,1\n") != NULL);
@@ -566,7 +593,7 @@ int main(void)
     test_halves();
     test_chance();
     test_rows();
-    predicts();
+    test_predict();
     test_schedules();
     test_ticks();
     test_resume();
