@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
-# line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
+# line that the page tells, and prints the ```text block behind it. from-pytorch.md, training.md: its blocks together are one. ops.md: the header's builders.
 # README.md: every page. Links lead somewhere, and so do marks of the header (>>plan).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
@@ -59,6 +59,13 @@ awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md > "
 check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
+
+awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.text"
+check "training: compiles" $LINKED $FLAGS -Werror "$work/training.c" -o "$work/training"
+check "training: runs" sh -c "$work/training > $work/training.out"
+check "training: prints what the page says" diff "$work/training.text" "$work/training.out"
+check "training: the log has each epoch once" test "$(cut -d, -f1 build/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
 
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
