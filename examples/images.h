@@ -1,6 +1,6 @@
-/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST from files
- * that you have, or a folder of pictures; as rows of floats, or in a byte a value with chance (shifts,
- * crops, mirroring) for train.h's callback. To copy, and to change. C99 or C++11.
+/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST from
+ * files that you have, or a folder of pictures; as rows of floats, or in a byte a value with chance
+ * (shifts, crops, mirroring) for train.h's callback. To copy, and to change. C99 or C++11.
  *
  *     images_set s;
  *     if (images_read(&s, folder) != 0)            // NULL: the digits
@@ -19,9 +19,9 @@
  * A folder has data_batch_1.bin to data_batch_5.bin (those that are there count) and
  * test_batch.bin, of CIFAR-10's "binary version" (Krizhevsky 2009); or MNIST's four files (LeCun
  * 1998), unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
- * t10k-labels-idx1-ubyte, or others of these names and format; or (on POSIX systems) pictures of one
- * size, a folder a class, as torchvision's ImageFolder has them: train/CLASS/NAME.ppm (or .pgm) and
- * val/CLASS/NAME.ppm. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such. Pixels are
+ * t10k-labels-idx1-ubyte, or others of these names and format; or (on POSIX systems) pictures of
+ * one size, a folder a class, as torchvision's ImageFolder has them: train/CLASS/NAME.ppm (or .pgm)
+ * and val/CLASS/NAME.ppm. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such. Pixels are
  * (rows,height,width,channels), less the mean and by the deviation of those to be trained on. */
 #ifndef IMAGES_H
 #define IMAGES_H

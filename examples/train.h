@@ -165,9 +165,9 @@ static inline int train_end_epoch(train_run *t)
     return t->o.save != NULL ? train_save(t) : 0;
 }
 
-/* Begins a training of the model's parameters in `store`; those that are there are taken, and frozen
- * ones stay. Store, report and what data and options point to must live until train_end. -1:
- * r->error says why, and nothing is left to be ended. */
+/* Begins a training of the model's parameters in `store`; those that are there are taken, and
+ * frozen ones stay. Store, report and what data and options point to must live until train_end.
+ * Plans and reads a file to go on from. -1: r->error says why; train_end may be left out. */
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {

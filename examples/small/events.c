@@ -1,6 +1,6 @@
 /* events.c - training inside a program's own loop, a little in each frame, with examples/train.h: a
- * SIGTERM in the middle of a step ends it at once and saves; the next run goes on from there, and has
- * the weights that an undisturbed one has, to the last bit. */
+ * SIGTERM in the middle of a step ends it at once and saves; the next run goes on from there, and
+ * has the weights that an undisturbed one has, to the last bit. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"

@@ -1,6 +1,6 @@
-/* folder.c - a folder of pictures, train/CLASS/NAME.pgm and val/CLASS/NAME.pgm, kept in a byte a pixel
- * and shifted by chance: a convolutional net tells their classes. Without the folder's name it first
- * writes the digits to one, build/pictures. */
+/* folder.c - a folder of pictures, train/CLASS/NAME.pgm and val/CLASS/NAME.pgm, kept in a byte a
+ * pixel and shifted by chance: a convolutional net tells their classes. Without the folder's name
+ * it first writes the digits to one, build/pictures. */
 #define _POSIX_C_SOURCE 200809L
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -22,7 +22,7 @@ static void model(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1]);
 }
 
-/* The digits as FOLDER/train/3/17.pgm, ..; the last 360, by other people: FOLDER/val/3/1700.pgm, .. */
+/* The digits as FOLDER/train/3/17.pgm; the last 360, by other people: FOLDER/val/3/1700.pgm. */
 static const char *digits(const char *folder)
 {
     char path[400];

@@ -1,6 +1,6 @@
-/* turned.c - regression with chance in a callback of examples/train.h: what is the area of a triangle?
- * 128 measured ones are few; but it is the same from every corner, turned and mirrored: so each epoch
- * sees each triangle in another of these ways, and what is learned of new ones is better. */
+/* turned.c - regression with chance in a callback of examples/train.h: what is the area of a
+ * triangle? 128 measured ones are few; but it is the same from every corner, turned and mirrored:
+ * so each epoch sees each triangle in another of these ways, and knows new ones better. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
