@@ -78,7 +78,7 @@ help:
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
-	@echo 'make small     nine small programs, each for one kind of training, and what they print'
+	@echo 'make small     twelve small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make speed     whole steps beside PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'

@@ -3,24 +3,26 @@
  *
  *     build/cnn                                         digits: some 96 % right
  *     build/cnn --budget 2300K                          in fewer bytes, to the same weights
- *     build/cnn --data cifar-10-batches-bin --blocks 3  (He 2016's of 20 layers)
+ *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  (He 2016's of 20 layers)
  *
  * Batch norms compare the rows of a batch, so a batch is computed whole, whatever the budget. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "images.h"
 #include "layers.h"
 #include "options.h"
 #include "train.h"
 
+#include "images.h" /* behind train.h, for whose callback it has a function */
+
 static struct {
-    const char *data;
-    int64_t width, blocks, epochs, batch, budget, seed, threads, help;
+    const char *data, *save, *log;
+    int64_t width, blocks, epochs, batch, budget, seed, threads, augment, help;
     double lr, decay;
 } o;
 static const options_row rows[] = {
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
-      "folder of CIFAR-10's or MNIST's files (images.h says which); else the digits" },
+      "folder of CIFAR-10's or MNIST's files, or of pictures (images.h says which); else the "
+      "digits" },
     { "width", OPTIONS_WHOLE, &o.width, "16", 1, 4096, NULL,
       "channels of the first stage; twice, four times as many follow" },
     { "blocks", OPTIONS_WHOLE, &o.blocks, "1", 1, 100, NULL, "residual blocks a stage" },
@@ -30,6 +32,11 @@ static const options_row rows[] = {
     { "decay", OPTIONS_REAL, &o.decay, "0.05", 0, 10, NULL, "weight decay" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 1e15, NULL,
       "bytes for weights, optimiser and activations; 0: no limit" },
+    { "augment", OPTIONS_FLAG, &o.augment, NULL, 0, 0, NULL,
+      "shifts images by up to an eighth, and mirrors half of them where they have colours" },
+    { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL,
+      "file to go on from: after each epoch; also begins with it, if it is there" },
+    { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "CSV file with a line an epoch" },
     { "seed", OPTIONS_WHOLE, &o.seed, "0", 0, 1e9, NULL, "of weights and the images' order" },
     { "threads", OPTIONS_WHOLE, &o.threads, "1", 1, 1024, NULL, "threads" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
@@ -69,7 +76,7 @@ static void model(train_net *net, void *user)
 
 static int run(images_set *s)
 {
-    train_data data = { { { "pixels", GCKPT_F32, images_size(s), s->pixels },
+    train_data data = { { { "pixels", GCKPT_F32, images_seen(s), NULL }, /* by images_batch */
                           { "label", GCKPT_I32, 0, s->label } },
                         s->rows,
                         s->validation };
@@ -79,13 +86,18 @@ static int run(images_set *s)
     memset(&desc, 0, sizeof desc);
     desc.seed = (uint64_t)o.seed;
     t.hyper.weight_decay = (float)o.decay;
-    t.cosine = 1;
+    t.schedule = SCHEDULE_COSINE;
     t.plan.batch = o.batch;
     t.plan.budget = (size_t)o.budget;
     t.plan.threads = (int)o.threads;
     t.epochs = (int)o.epochs;
     t.seed = (uint64_t)o.seed;
+    t.batch = images_batch;
+    t.save = o.save;
+    t.log = o.log;
     t.user = s;
+    s->padding = o.augment ? s->height / 8 : 0;
+    s->flip = o.augment && s->channels == 3;
     gckpt_store *weights = gckpt_store_new(&desc);
     const int failed = train_fit(weights, model, &data, &t, &r);
     if (failed)
@@ -107,7 +119,7 @@ int main(int argc, char **argv)
         options_print(&options);
         return 0;
     }
-    if (images_read(&s, o.data) != 0) {
+    if (images_read_u8(&s, o.data) != 0) {
         fprintf(stderr, "cnn: %s\n", s.error);
         return 1;
     }

@@ -26,7 +26,7 @@ int main(void)
     o.plan.batch = 64;
     o.plan.budget = 150000; /* bytes for all: weights, optimiser state, activations */
     o.epochs = 30;
-    o.cosine = 1;
+    o.schedule = SCHEDULE_COSINE;
     o.every = 10; /* epochs between lines */
     train_report r;
     gckpt_store *weights = gckpt_store_new(NULL);

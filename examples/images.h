@@ -1,5 +1,6 @@
-/* images.h - labelled images as rows of floats: the digits that come with these examples, CIFAR-10
- * and MNIST from files that you have. To copy, and to change. C99 or C++11.
+/* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST from
+ * files that you have, or a folder of pictures; as rows of floats, or in a byte a value with chance
+ * (shifts, crops, mirroring) for train.h's callback. To copy, and to change. C99 or C++11.
  *
  *     images_set s;
  *     if (images_read(&s, folder) != 0)            // NULL: the digits
@@ -7,10 +8,20 @@
  *     ...                                          // s.rows, of which s.validation at the end
  *     images_free(&s);
  *
+ * and in a quarter of the memory, with train.h included before:
+ *
+ *     images_read_u8(&s, folder);
+ *     s.flip = 1, s.padding = 4;                   // torchvision's flip, and RandomCrop(size, 4)
+ *     train_data data = { { { "pixels", GCKPT_F32, images_seen(&s), NULL }, // filled by
+ *                           { "label", GCKPT_I32, 0, s.label } }, s.rows, s.validation };
+ *     o.batch = images_batch, o.user = &s;         // this: or by a callback that calls images_row
+ *
  * A folder has data_batch_1.bin to data_batch_5.bin (those that are there count) and
  * test_batch.bin, of CIFAR-10's "binary version" (Krizhevsky 2009); or MNIST's four files (LeCun
  * 1998), unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
- * t10k-labels-idx1-ubyte, or others of these names and format. Pixels are
+ * t10k-labels-idx1-ubyte, or others of these names and format; or (on POSIX systems) pictures of
+ * one size, a folder a class, as torchvision's ImageFolder has them: train/CLASS/NAME.ppm (or .pgm)
+ * and val/CLASS/NAME.ppm. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such. Pixels are
  * (rows,height,width,channels), less the mean and by the deviation of those to be trained on. */
 #ifndef IMAGES_H
 #define IMAGES_H
@@ -19,14 +30,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <dirent.h>
+#define IMAGES_FOLDERS
+#endif
+
 #include "digits.h"
 
 typedef struct {
     int64_t rows, validation;        /* all; of them the last ones, which are not trained on */
     int64_t height, width, channels; /* of an image */
     int64_t classes;
-    float *pixels;
+    char (*names)[256];   /* of the classes of a folder, sorted; else NULL */
+    float *pixels;        /* of images_read */
+    unsigned char *bytes; /* of images_read_u8, as the files have them */
     int32_t *label;
+    float value[256]; /* what a byte is: less the mean, by the deviation, of those trained on */
+    /* To be set behind images_read_u8, for images_row: */
+    int flip;        /* 1: left and right change places, half the time */
+    int64_t padding; /* black rows and columns around an image, from which it is cut by chance */
+    int64_t crop[2]; /* height and width of what is cut, no greater than the image; 0: its own */
     char error[1400];
 } images_set;
 
@@ -38,8 +61,12 @@ static inline int64_t images_size(const images_set *s)
 static inline void images_free(images_set *s)
 {
     free(s->pixels);
+    free(s->bytes);
     free(s->label);
+    free(s->names);
+    s->names = NULL;
     s->pixels = NULL;
+    s->bytes = NULL;
     s->label = NULL;
 }
 
@@ -61,13 +88,13 @@ static inline int images_like(images_set *s, int64_t height, int64_t width, int6
 /* Room for n more rows, which begin at row s->rows. */
 static inline int images_room(images_set *s, int64_t n)
 {
-    const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s) * sizeof(float);
-    const int fits = s->rows + n <= (int64_t)(SIZE_MAX / 2 / size);
-    float *pixels = fits ? (float *)realloc(s->pixels, all * size) : NULL;
-    s->pixels = pixels != NULL ? pixels : s->pixels;
+    const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s);
+    const int fits = s->rows + n <= (int64_t)(SIZE_MAX / 2 / sizeof(float) / size);
+    unsigned char *bytes = fits ? (unsigned char *)realloc(s->bytes, all * size) : NULL;
+    s->bytes = bytes != NULL ? bytes : s->bytes;
     int32_t *label = fits ? (int32_t *)realloc(s->label, all * sizeof *label) : NULL;
     s->label = label != NULL ? label : s->label;
-    if (pixels == NULL || label == NULL) {
+    if (bytes == NULL || label == NULL) {
         snprintf(s->error, sizeof s->error, "out of memory: %.0f images", (double)(s->rows + n));
         return -1;
     }
@@ -94,7 +121,7 @@ static inline int images_cifar(images_set *s, const char *path, FILE *f)
     for (int64_t n = 0; !failed && got == sizeof record; n++) {
         if (n % 1000 == 0 && images_room(s, 1000) != 0)
             return -1;
-        float *to = s->pixels + s->rows * 3 * PLACES;
+        unsigned char *to = s->bytes + s->rows * 3 * PLACES;
         for (int i = 0; i < 3 * PLACES; i++)
             to[i % PLACES * 3 + i / PLACES] = record[1 + i];
         failed = images_label(s, s->rows++, record[0], path) != 0;
@@ -128,10 +155,10 @@ static inline int images_idx(images_set *s, const char *path, FILE *images, FILE
     if (images_like(s, height, width, 1, path) != 0 || images_room(s, rows) != 0)
         return -1;
     for (int64_t i = 0; i < rows && !failed; i++, s->rows++) {
-        float *to = s->pixels + s->rows * images_size(s);
+        unsigned char *to = s->bytes + s->rows * images_size(s);
         int label = fgetc(labels), pixel = 0;
         for (int64_t k = 0; k < images_size(s) && pixel != EOF; k++)
-            to[k] = (float)(pixel = fgetc(images));
+            to[k] = (unsigned char)(pixel = fgetc(images));
         failed = label == EOF || pixel == EOF || images_label(s, s->rows, label, path) != 0;
         if (label == EOF || pixel == EOF)
             snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path, (double)i);
@@ -174,6 +201,119 @@ static inline int images_part(images_set *s, const char *folder, int part)
     return failed;
 }
 
+#ifdef IMAGES_FOLDERS
+/* Names in a folder, sorted, but for those that begin with a point. -1: there is no such folder, or
+ * (s->error) no memory. */
+static inline int images_by_name(const void *a, const void *b)
+{
+    return strcmp((const char *)a, (const char *)b);
+}
+
+static inline int64_t images_list(images_set *s, const char *path, char (**names)[256])
+{
+    DIR *folder = opendir(path);
+    int64_t n = 0;
+    *names = NULL;
+    if (folder == NULL)
+        return -1;
+    for (struct dirent *d; (d = readdir(folder)) != NULL;) {
+        if (d->d_name[0] == '.')
+            continue;
+        void *more = realloc(*names, (size_t)(n + 1) * sizeof **names);
+        if (more == NULL) {
+            snprintf(s->error, sizeof s->error, "%s: out of memory for its names", path);
+            n = -1;
+            break;
+        }
+        *names = (char(*)[256])more;
+        snprintf((*names)[n++], sizeof **names, "%s", d->d_name);
+    }
+    closedir(folder);
+    if (n > 0)
+        qsort(*names, (size_t)n, sizeof **names, images_by_name);
+    return n;
+}
+
+/* A number of a portable map's head, behind white space and comments; -1: there is none. */
+static inline int64_t images_map_number(FILE *f)
+{
+    int64_t n = -1;
+    int c = fgetc(f);
+    while (c == '#' || c == ' ' || c == '\t' || c == '\n' || c == '\r')
+        for (int in = c == '#'; (c = fgetc(f)) != EOF && in;)
+            in = c != '\n';
+    for (; c >= '0' && c <= '9' && n < 1000000; c = fgetc(f))
+        n = (n < 0 ? 0 : 10 * n) + c - '0';
+    return n;
+}
+
+/* A picture, the next row: portable pixmap (P6) or graymap (P5), a byte a value. room: rows to make
+ * room for when its size is known. */
+static inline int images_map(images_set *s, const char *path, int64_t room)
+{
+    FILE *f = fopen(path, "rb");
+    const int p = f != NULL && fgetc(f) == 'P' ? fgetc(f) : 0, known = p == '5' || p == '6';
+    const int64_t width = known ? images_map_number(f) : -1,
+                  height = known ? images_map_number(f) : -1;
+    const int64_t most = known ? images_map_number(f) : -1;
+    int failed = 0;
+    if (width < 1 || height < 1 || width > 16384 || height > 16384 || most != 255)
+        failed = snprintf(s->error, sizeof s->error,
+                          "%s: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)", path);
+    failed = failed || images_like(s, height, width, p == '6' ? 3 : 1, path) != 0 ||
+             (room > 0 && images_room(s, room) != 0);
+    const size_t size = (size_t)images_size(s);
+    if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
+        failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
+    if (f != NULL)
+        fclose(f);
+    s->rows += !failed;
+    return failed ? -1 : 0;
+}
+
+/* All pictures of a class, from FOLDER/part/CLASS. */
+static inline int images_class(images_set *s, const char *path, int64_t label)
+{
+    char file[1100], (*names)[256];
+    const int64_t n = images_list(s, path, &names);
+    int failed = n <= 0;
+    if (failed && s->error[0] == 0)
+        snprintf(s->error, sizeof s->error, "%s: no folder with pictures of a class", path);
+    for (int64_t i = 0; i < n && !failed; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        failed = images_map(s, file, i == 0 ? n : 0) != 0;
+        if (!failed)
+            s->label[s->rows - 1] = (int32_t)label;
+    }
+    free(names);
+    return failed;
+}
+
+/* All of FOLDER/part. 1: there is no such folder. */
+static inline int images_folder(images_set *s, const char *folder, const char *part)
+{
+    char path[512], in[800], (*names)[256];
+    snprintf(path, sizeof path, "%s/%s", folder, part);
+    const int64_t n = images_list(s, path, &names);
+    int failed = n <= 0;
+    if (failed && s->error[0] == 0)
+        return free(names), 1;
+    if (!failed && s->names == NULL) {
+        s->classes = n;
+        s->names = names;
+    }
+    for (int64_t k = 0; k < n && !failed; k++) {
+        snprintf(in, sizeof in, "%s/%s", path, names[k]);
+        if (n != s->classes || strcmp(names[k], s->names[k]) != 0)
+            failed = snprintf(s->error, sizeof s->error, "%s: not the classes of train", path) > 0;
+        failed = failed || images_class(s, in, k);
+    }
+    if (names != s->names)
+        free(names);
+    return failed ? -1 : 0;
+}
+#endif
+
 /* The digits, 8 x 8; the last 360 are by people of whom the others know nothing. */
 static inline int images_digits(images_set *s)
 {
@@ -182,7 +322,7 @@ static inline int images_digits(images_set *s)
         return -1;
     for (int i = 0; i < DIGITS; i++) {
         for (int k = 0; k < 64; k++)
-            s->pixels[64 * i + k] = (float)(digits_rows[i][k] - 'A');
+            s->bytes[64 * i + k] = (unsigned char)(digits_rows[i][k] - 'A');
         s->label[i] = digits_rows[i][64] - '0';
     }
     s->rows = DIGITS;
@@ -190,24 +330,24 @@ static inline int images_digits(images_set *s)
     return 0;
 }
 
-/* Less the mean, by the deviation, of the images to be trained on. */
+/* What bytes are: less the mean, by the deviation, of the images to be trained on. */
 static inline void images_scale(images_set *s)
 {
-    const int64_t n = (s->rows - s->validation) * images_size(s), all = s->rows * images_size(s);
+    const int64_t n = (s->rows - s->validation) * images_size(s);
     double mean = 0, squares = 0, slope = 1;
     for (int64_t i = 0; i < n; i++)
-        mean += (double)s->pixels[i] / (double)n;
+        mean += (double)s->bytes[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
-        squares += ((double)s->pixels[i] - mean) * ((double)s->pixels[i] - mean) / (double)n;
+        squares += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
     for (int i = 0; i < 60 && squares > 0; i++) /* 1 / sqrt, by Newton: nothing has to be linked */
         slope =
             slope * slope * squares > 2 ? slope / 2 : slope * (1.5 - 0.5 * squares * slope * slope);
-    for (int64_t i = 0; i < all; i++)
-        s->pixels[i] = (float)(((double)s->pixels[i] - mean) * slope);
+    for (int i = 0; i < 256; i++)
+        s->value[i] = (float)((i - mean) * slope);
 }
 
-/* folder NULL: the digits. -1: s->error says why. */
-static inline int images_read(images_set *s, const char *folder)
+/* s->bytes. folder NULL: the digits. -1: s->error says why. */
+static inline int images_read_u8(images_set *s, const char *folder)
 {
     int failed = 0;
     memset(s, 0, sizeof *s);
@@ -217,11 +357,17 @@ static inline int images_read(images_set *s, const char *folder)
     for (int part = 0; folder != NULL && part < 2 && !failed; part++) {
         s->validation = -s->rows;
         failed = images_part(s, folder, part);
+#ifdef IMAGES_FOLDERS
+        if (failed > 0)
+            failed = images_folder(s, folder, part ? "val" : "train");
+#endif
         s->validation += s->rows;
         if (failed > 0)
             snprintf(s->error, sizeof s->error,
-                     "%s has neither %s nor MNIST's %s-images-idx3-ubyte and its labels", folder,
-                     part ? "test_batch.bin" : "data_batch_1.bin", part ? "t10k" : "train");
+                     "%s has neither %s nor MNIST's %s-images-idx3-ubyte and its labels, nor "
+                     "%s/CLASS/NAME.ppm",
+                     folder, part ? "test_batch.bin" : "data_batch_1.bin", part ? "t10k" : "train",
+                     part ? "val" : "train");
     }
     if (!failed)
         images_scale(s);
@@ -229,4 +375,71 @@ static inline int images_read(images_set *s, const char *folder)
         images_free(s);
     return failed ? -1 : 0;
 }
+
+/* s->pixels instead. */
+static inline int images_read(images_set *s, const char *folder)
+{
+    if (images_read_u8(s, folder) != 0)
+        return -1;
+    const int64_t n = s->rows * images_size(s);
+    s->pixels = (float *)malloc((size_t)n * sizeof *s->pixels);
+    for (int64_t i = 0; i < n && s->pixels != NULL; i++)
+        s->pixels[i] = s->value[s->bytes[i]];
+    free(s->bytes);
+    s->bytes = NULL;
+    if (s->pixels != NULL)
+        return 0;
+    images_free(s);
+    snprintf(s->error, sizeof s->error, "out of memory: %.0f images", (double)s->rows);
+    return -1;
+}
+
+/* ---- rows of u8, as they are and by chance ---- */
+static inline int64_t images_side(const images_set *s, int axis)
+{
+    return s->crop[axis] > 0 ? s->crop[axis] : axis == 0 ? s->height : s->width;
+}
+
+/* Floats of an image as images_row makes it: (images_side 0, images_side 1, channels). */
+static inline int64_t images_seen(const images_set *s)
+{
+    return images_side(s, 0) * images_side(s, 1) * s->channels;
+}
+
+/* Image `row`, cut out and mirrored as these 64 random bits say; chance NULL: from the middle. */
+static inline void images_row(const images_set *s, int64_t row, const uint64_t *chance, float *to)
+{
+    const int64_t side[2] = { s->height, s->width }, C = s->channels;
+    const unsigned char *image = s->bytes + row * images_size(s);
+    const int mirrored = chance != NULL && s->flip && (*chance & 1) != 0;
+    int64_t from[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t places = side[i] + 2 * s->padding - images_side(s, i) + 1;
+        from[i] = (side[i] - images_side(s, i)) / 2;
+        if (chance != NULL && places > 0)
+            from[i] =
+                (int64_t)((*chance >> (32 * i + 1) & 0x7fffffff) % (uint64_t)places) - s->padding;
+    }
+    for (int64_t y = from[0]; y < from[0] + images_side(s, 0); y++)
+        for (int64_t k = 0; k < images_side(s, 1); k++, to += C) {
+            const int64_t x = from[1] + (mirrored ? images_side(s, 1) - 1 - k : k);
+            const int inside = y >= 0 && y < s->height && x >= 0 && x < s->width;
+            for (int64_t c = 0; c < C; c++)
+                to[c] = s->value[inside ? image[(y * s->width + x) * C + c] : 0];
+        }
+}
+
+#ifdef TRAIN_DATA_H
+/* train_options.batch, user: the set: fills column 0; chance is for rows that are trained on. */
+static inline int images_batch(void *user, train_batch *b)
+{
+    const images_set *s = (const images_set *)user;
+    for (int64_t i = 0; i < b->n; i++) {
+        const uint64_t chance = train_random(b, i, 0);
+        images_row(s, b->rows[i], b->epoch > 0 ? &chance : NULL,
+                   (float *)b->to[0] + i * images_seen(s));
+    }
+    return 0;
+}
+#endif
 #endif

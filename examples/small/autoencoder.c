@@ -49,7 +49,7 @@ int main(void)
                         NEW };
     train_options o = train_defaults(3e-3f);
     o.epochs = 24;
-    o.cosine = 1;
+    o.schedule = SCHEDULE_COSINE;
     o.every = 8;
     train_report r;
     gckpt_store *s = gckpt_store_new(NULL);

@@ -2,7 +2,7 @@
 # Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
 # line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one, but
 # for two nets' (A ResNet, An LSTM), whose first block is functions; their numbers and files are PyTorch's.
-# ops.md: the header's builders.
+# training.md: its blocks together are one. ops.md: the header's builders.
 # README.md: every page. Links lead somewhere, and so do marks of the header (>>plan).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
@@ -156,6 +156,13 @@ for (int i = 0; i < 8 * 16 * 16 * 3; i++)
 net lstm 'An LSTM' 'words(x)' 'static int32_t x_data[8 * 12];
 for (int i = 0; i < 8 * 12; i++)
     x_data[i] = i * 7919 % 1009 % 20;'
+
+awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.text"
+check "training: compiles" $LINKED $FLAGS -Werror "$work/training.c" -o "$work/training"
+check "training: runs" sh -c "$work/training > $work/training.out"
+check "training: prints what the page says" diff "$work/training.text" "$work/training.out"
+check "training: the log has each epoch once" test "$(cut -d, -f1 build/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
 
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |

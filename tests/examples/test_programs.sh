@@ -149,6 +149,20 @@ check "cnn in fewer bytes: the same weights" test "$(sed 's/.*bytes; //' "$work/
 check "cnn in fewer bytes: they are fewer" test "$(sed -n 's/^in \([0-9]*\) bytes.*/\1/p' "$work/cnn.few")" \
     -lt "${bytes:-0}"
 check "cnn: too few bytes" fails_with 1 "is too small" $cnn --budget 1K
+# shifted by chance: other weights, and the same in fewer bytes, and by a training that goes on from a file
+again="$cnn --augment --epochs 3"
+check "cnn --augment" sh -c "$again > $work/cnn.shifted"
+check "cnn --augment: other weights" test "$(sed -n 's/.*bytes; //p' "$work/cnn.shifted")" != \
+    "$(sed -n 's/.*bytes; //p' "$work/cnn.all")"
+check "cnn --augment in fewer bytes" sh -c "$again --budget $((${bytes:-0} * 3 / 4)) --log $work/cnn.csv > $work/cnn.few"
+check "cnn --augment in fewer bytes: the same" test "$(grep kept: "$work/cnn.few")" = "$(grep kept: "$work/cnn.shifted")"
+check "cnn --save" sh -c "$again --save $work/cnn.st > $work/cnn.saved"
+check "cnn --save: goes on from the file" sh -c "$again --save $work/cnn.st --log $work/cnn.gone > $work/cnn.gone.out &&
+    [ \$(grep -c '^epoch' $work/cnn.gone.out) = 0 ]"
+check "cnn --save: the same weights" test "$(sed -n 's/.*bytes; //p' "$work/cnn.gone.out")" = \
+    "$(sed -n 's/.*bytes; //p' "$work/cnn.shifted")"
+check "cnn --log: a head and a line an epoch" test "$(cut -d, -f1 "$work/cnn.csv" | tr '\n' ' ')" = "epoch 1 2 3 "
+check "cnn: a log that is none" fails_with 1 "is no log of a training" $cnn --log "$work/cnn.all"
 # pixels FROM BYTES: this header's text as numbers 1 and 2, from byte FROM on
 pixels()
 {
@@ -157,6 +171,7 @@ pixels()
 mkdir -p "$work/cifar" "$work/mnist"
 pixels 1 $((40 * 3073)) > "$work/cifar/data_batch_1.bin"
 pixels 200000 $((5 * 3073)) > "$work/cifar/test_batch.bin"
+check "cnn mirrors colours" sh -c "$cnn --data $work/cifar --augment > $work/cnn.colours"
 check "cnn reads CIFAR-10's format" sh -c "$cnn --data $work/cifar | grep '^45 images of 32 x 32 x 3, 5 of them'"
 for part in train t10k; do
     rows=$(test $part = train && echo 40 || echo 5)

@@ -244,7 +244,7 @@ static train_options options(seen *v)
     o.hyper.clip = 1;
     o.plan.batch = BATCH;
     o.epochs = 6;
-    o.cosine = 1;
+    o.schedule = SCHEDULE_COSINE;
     o.warmup = 3;
     o.seed = 7;
     o.every = -1;
@@ -408,7 +408,7 @@ static void test_best(void)
     const train_data data = rows_of(ROWS, VALID);
     train_options o = options(&v);
     train_report r;
-    o.cosine = 0;
+    o.schedule = SCHEDULE_CONSTANT;
     o.hyper.lr = 0.05f; /* too much */
     o.epochs = 40;
     uint64_t hash = fit(&data, &o, &r);

@@ -1,0 +1,528 @@
+/* train_run.h - the inside of train.h, which includes it: a training under way, its plans and
+ * batches, steps and validation, files and lines. To copy with train.h, and to change. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+typedef struct { /* of an epoch's steps, or of the rows for validation */
+    double loss, count;
+    int64_t right, targets;
+} train_sums;
+
+typedef struct {
+    gckpt_store *store;
+    train_model model;
+    train_data data;
+    train_options o;
+    train_report *r, best;
+    int columns, known;             /* known: before the first that is not */
+    int copied;                     /* 1: batches are put together in `fed` for validation, too */
+    int64_t trained, checked;       /* rows: the first ones; those for validation */
+    int64_t batch, width;           /* width: of an output */
+    int64_t *order, *rows;          /* of the rows trained on; rows: of a batch for validation */
+    int ids[TRAIN_COLUMNS], output; /* ids of tensors */
+    gckpt_tensor *result;           /* the output in the graph that was built last */
+    gckpt_plan *plan, *forward_plan;
+    gckpt_exec *exec, *forward;
+    gckpt_feed feeds[TRAIN_COLUMNS];  /* of the step under way */
+    void *arena, *fed[TRAIN_COLUMNS]; /* fed: a batch of each column */
+    float *outputs, *weights;         /* weights: the best */
+    int within, running, over;        /* an epoch; a step; over: 1: nothing is left; -1: an error */
+    int64_t done, validated;          /* of the epoch: steps; rows for validation */
+    train_sums sums, validation;      /* of these */
+    int64_t resumed;                  /* steps that others did */
+    time_t began, told;               /* told: when the clock on stderr was last written, */
+    int shown;                        /* and its length */
+    char path[1024];                  /* of the best weights */
+    char values[20];                  /* a hash of all rows' values, for the file's note */
+} train_run;
+
+static inline int train_fail(train_run *t, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(t->r->error, sizeof t->r->error, format, list);
+    va_end(list);
+    return -1;
+}
+
+static inline int train_start(train_run *t, gckpt_store *store, train_model model,
+                              const train_data *data, const train_options *o, train_report *r)
+{
+    memset(t, 0, sizeof *t);
+    memset(r, 0, sizeof *r);
+    t->store = store;
+    t->model = model;
+    t->data = *data;
+    t->o = *o;
+    t->r = r;
+    r->accuracy = -1;
+    t->trained = data->rows - data->validation;
+    if (data->validation < 0 || t->trained < 1)
+        return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
+                          (double)data->rows, (double)data->validation);
+    if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
+        return train_fail(t, "options: save: a path of 1018 characters at most");
+    t->copied = o->batch != NULL;
+    for (; t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL; t->columns++) {
+        const int type = data->column[t->columns].type, narrow = type >= TRAIN_U8;
+        if (type != GCKPT_F32 && type != GCKPT_I32 && type != TRAIN_U8 && type != TRAIN_F16)
+            return train_fail(t,
+                              "data: column %i has type %i; GCKPT_F32, GCKPT_I32, TRAIN_U8 and "
+                              "TRAIN_F16 are known",
+                              t->columns, type);
+        t->copied |= narrow;
+    }
+    while (t->known < t->columns && (o->batch != NULL || data->column[t->known].values != NULL))
+        t->known++;
+    t->batch = o->plan.batch > 0 ? o->plan.batch : 32;
+    t->batch = t->batch < t->trained ? t->batch : t->trained;
+    return 0;
+}
+
+static inline void train_free(train_run *t)
+{
+    gckpt_exec_free(t->exec);
+    gckpt_exec_free(t->forward);
+    gckpt_plan_free(t->plan);
+    gckpt_plan_free(t->forward_plan);
+    for (int i = 0; i < t->columns; i++)
+        free(t->fed[i]);
+    free(t->order);
+    free(t->arena);
+    free(t->outputs);
+    free(t->weights);
+    memset(t, 0, sizeof *t);
+    t->over = -1; /* for who asks */
+}
+
+/* The columns as inputs, then the user's model. */
+static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
+{
+    train_net net;
+    memset(&net, 0, sizeof net);
+    net.graph = graph;
+    net.rows = rows;
+    for (int i = 0; i < t->columns; i++) {
+        const train_column *c = &t->data.column[i];
+        net.in[i] = gckpt_input(graph, c->name, c->type == GCKPT_I32 ? GCKPT_I32 : GCKPT_F32,
+                                c->width > 0 ? gckpt_shape2(rows, c->width) : gckpt_shape1(rows));
+        t->ids[i] = gckpt_id(net.in[i]);
+    }
+    t->model(&net, t->o.user);
+    const gckpt_shape s = gckpt_shape_of(net.output);
+    t->result = net.output;
+    t->output = gckpt_id(net.output);
+    t->width = net.output != NULL;
+    for (int i = 1; i < s.n; i++)
+        t->width *= s.d[i];
+    terms[0].loss = net.loss;
+    terms[0].weight = 1;
+    terms[0].regulariser = 0;
+    memcpy(terms + 1, net.more, (size_t)net.mores * sizeof *terms);
+    return 1 + net.mores;
+}
+
+/* gckpt_fit's gckpt_build */
+static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
+{
+    train_run *t = (train_run *)run;
+    const int wanted = t->o.micro_batch <= 0 || rows == t->o.micro_batch;
+    return wanted ? train_graph(t, graph, rows, terms) : -1;
+}
+
+/* The plan that only computes: losses (where all columns are known) and the output. */
+static inline int train_plan_forward(train_run *t, int64_t rows)
+{
+    gckpt_plan_desc desc = t->o.plan;
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpt_graph *g = gckpt_graph_new(t->store, NULL);
+    const int count = train_graph(t, g, rows, terms);
+    const gckpt_pick pick = { t->result, 0 };
+    desc.mode = GCKPT_INFERENCE;
+    desc.batch = 0;
+    desc.update_in_backward = 0;
+    desc.fetch = &pick;
+    desc.fetches = t->result != NULL;
+    if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */
+        desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
+    t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
+    const int failed = t->forward_plan == NULL ? train_fail(t, "%s", gckpt_error_text(g)) : 0;
+    gckpt_graph_free(g);
+    return failed;
+}
+
+/* Executors of both plans in one arena (on a backend each has its own). */
+static inline int train_bind(train_run *t)
+{
+    gckpt_exec_desc desc;
+    size_t size = gckpt_plan_arena(t->forward_plan);
+    memset(&desc, 0, sizeof desc);
+    desc.backend = t->o.plan.backend;
+    if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
+        size = gckpt_plan_arena(t->plan);
+    if (desc.backend == NULL) {
+        t->arena = malloc(size + 64);
+        if (t->arena == NULL)
+            return train_fail(t, "out of memory: an arena of %.0f bytes", (double)size);
+        desc.arena = (char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64;
+        desc.arena_size = size;
+    }
+    t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
+    if (t->plan != NULL && t->forward != NULL) {
+        desc.skip_nonfinite = !gckpt_plan_in_backward(t->plan);
+        t->exec = gckpt_exec_new(t->plan, t->store, &desc);
+        t->r->bytes = gckpt_plan_bytes(t->plan) - gckpt_plan_arena(t->plan) + size;
+    }
+    if (t->forward == NULL || (t->plan != NULL && t->exec == NULL))
+        return train_fail(t, "%s", gckpt_error_text(t->store));
+    return 0;
+}
+
+/* ---- batches ---- */
+/* Room for those of `columns`; behind `before` rows of the order, of their own. */
+static inline int train_room(train_run *t, int64_t before, int columns)
+{
+    t->order = (int64_t *)malloc((size_t)(before + t->batch) * sizeof *t->order);
+    int failed = t->order == NULL;
+    t->rows = failed ? NULL : t->order + before;
+    for (int i = 0; i < columns; i++) {
+        t->fed[i] = malloc((size_t)(t->batch * train_width(&t->data.column[i])) * 4);
+        failed = failed || t->fed[i] == NULL;
+    }
+    return failed;
+}
+
+/* Puts n rows of the known columns together. */
+static inline int train_gather(train_run *t, const int64_t *rows, int64_t n, int epoch,
+                               gckpt_feed *feeds)
+{
+    train_batch b;
+    memset(&b, 0, sizeof b);
+    b.epoch = epoch;
+    b.seed = t->o.seed;
+    b.n = n;
+    b.rows = rows;
+    for (int i = 0; i < t->known; i++) {
+        const train_column *c = &t->data.column[i];
+        for (int64_t k = 0; c->values != NULL && k < n; k++)
+            train_widen(c, rows[k], (char *)t->fed[i] + k * train_width(c) * 4);
+        feeds[i].input = t->ids[i];
+        feeds[i].data = b.to[i] = t->fed[i];
+    }
+    const int result = t->o.batch != NULL ? t->o.batch(t->o.user, &b) : 0;
+    b.error[sizeof b.error - 1] = 0;
+    if (result == 0)
+        return 0;
+    return train_fail(t, "rows %.0f ..: options.batch returned %i%s%s", (double)rows[0], result,
+                      b.error[0] != 0 ? ": " : "", b.error);
+}
+
+/* An executor's error; one of a row of the batch names the row of the data. */
+static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_t *rows, int64_t n)
+{
+    const char *text = gckpt_error_text(e), *at = strstr(text, "at row ");
+    if (gckpt_error(e) != GCKPT_E_DATA || at == NULL)
+        return train_fail(t, "%s", text);
+    char *end;
+    const long row = strtol(at += strlen("at row "), &end, 10);
+    return row < 0 || row >= n
+               ? train_fail(t, "%s", text)
+               : train_fail(t, "%.*s%.0f%s", (int)(at - text), text, (double)rows[row], end);
+}
+
+/* Further losses in `more` are in report.loss, with their weights. */
+static inline void train_add(train_sums *to, const gckpt_report *report)
+{
+    to->loss += report->count > 0 ? report->loss * (double)report->count : 0;
+    to->count += (double)report->count;
+}
+
+static inline double train_mean(const train_sums *of)
+{
+    return of->count > 0 ? of->loss / of->count : 0;
+}
+
+/* Of the last column, where an output is one of so many; 0: it is not. */
+static inline int64_t train_classes(const train_run *t)
+{
+    const train_column *c = &t->data.column[t->columns > 0 ? t->columns - 1 : 0];
+    const int64_t places = train_width(c), classes = t->width / places;
+    const int counted = t->result != NULL && t->known == t->columns && classes > 1;
+    return counted && t->width % places == 0 && c->type == GCKPT_I32 ? classes : 0;
+}
+
+/* How often the greatest of n rows' outputs is at the target. */
+static inline void train_count(const train_run *t, int64_t n, const float *outputs,
+                               const int32_t *want, train_sums *to)
+{
+    const int64_t classes = train_classes(t);
+    const int64_t places = classes > 0 ? t->width / classes : 0;
+    for (int64_t i = 0; i < n * places; i++, outputs += classes) {
+        int64_t greatest = 0;
+        for (int64_t k = 1; k < classes; k++)
+            greatest = outputs[k] > outputs[greatest] ? k : greatest;
+        to->right += greatest == want[i];
+        to->targets += want[i] >= 0;
+    }
+}
+
+static inline double train_accuracy(const train_run *t, const train_sums *of)
+{
+    const int64_t targets = of->targets > 0 ? of->targets : 1;
+    return train_classes(t) > 0 ? (double)of->right / (double)targets : -1;
+}
+
+/* Loss, outputs (unless NULL) and accuracy of n rows from `first` on, a batch at most. */
+static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *outputs,
+                                 train_sums *to)
+{
+    gckpt_feed *feeds = t->feeds;
+    gckpt_report report;
+    for (int64_t k = 0; k < n; k++)
+        t->rows[k] = first + k;
+    if (t->copied && train_gather(t, t->rows, n, 0, feeds) != 0)
+        return -1;
+    for (int i = 0; i < t->known && !t->copied; i++) {
+        feeds[i].input = t->ids[i];
+        feeds[i].data = train_row(&t->data.column[i], first);
+    }
+    if (t->result != NULL)
+        gckpt_collect(t->forward, t->output, 0, outputs, (size_t)(n * t->width));
+    if (gckpt_forward(t->forward, feeds, t->known, n, &report) != GCKPT_OK)
+        return train_fail_row(t, t->forward, t->rows, n);
+    train_add(to, &report);
+    if (outputs != NULL && train_classes(t) > 0)
+        train_count(t, n, outputs, (const int32_t *)feeds[t->columns - 1].data, to);
+    return 0;
+}
+
+/* Of the whole training, from 0: the step under way, or the next. */
+static inline int64_t train_at(const train_run *t)
+{
+    return (t->r->epoch - 1) * t->r->steps + t->done;
+}
+
+/* How long it still takes, on stderr, at most once a second. */
+static inline void train_clock(train_run *t)
+{
+    const train_report *r = t->r;
+    const time_t now = time(NULL);
+    char loss[32];
+    if (t->o.every < 0 || now == t->told || !TRAIN_CLOCK)
+        return;
+    const int64_t done = train_at(t), all = r->epochs * r->steps;
+    t->told = now;
+    t->shown =
+        fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %s; %.0f s left ", r->epoch,
+                r->epochs, (double)r->step, (double)r->steps, train_text(r->loss, loss),
+                difftime(now, t->began) * (double)(all - done) / (double)(done - t->resumed));
+    fflush(stderr);
+}
+
+/* Some instructions of a step, or (0) all that are left of it. */
+static inline int train_step(train_run *t, int instructions)
+{
+    const int64_t first = t->done * t->batch, left = t->trained - first;
+    const int64_t n = left < t->batch ? left : t->batch, *rows = t->order + first;
+    train_report *r = t->r;
+    gckpt_hyper hyper = t->o.hyper;
+    gckpt_report report;
+    gckpt_result result = GCKPT_OK;
+    memset(&report, 0, sizeof report);
+    r->step = t->done + 1;
+    hyper.lr = r->lr = schedule_lr(t->o.schedule, train_at(t), t->o.warmup, r->epochs * r->steps,
+                                   t->o.hyper.lr, t->o.min_lr);
+    if (!t->running && train_gather(t, rows, n, r->epoch, t->feeds) != 0)
+        return -1;
+    if (!t->running && instructions <= 0)
+        result = gckpt_step(t->exec, t->feeds, t->columns, n, &hyper, &report);
+    else if (!t->running)
+        result = gckpt_step_start(t->exec, t->feeds, t->columns, n, &hyper);
+    if (result == GCKPT_OK && (t->running || instructions > 0))
+        result = gckpt_run_some(t->exec, instructions > 0 ? instructions : INT_MAX, &report);
+    t->running = result == GCKPT_MORE;
+    if (t->running)
+        return 0;
+    r->loss = report.loss;
+    if (result == GCKPT_SKIPPED)
+        return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", r->epoch,
+                          (double)r->step, gckpt_error_text(t->exec));
+    if (result != GCKPT_OK)
+        return train_fail_row(t, t->exec, rows, n);
+    train_add(&t->sums, &report);
+    t->done++;
+    train_clock(t);
+    return 0;
+}
+
+/* ---- files ---- */
+/* Copies what is not frozen to t->weights (1), or back (-1), or only counts its floats (0). */
+static inline int64_t train_keep(train_run *t, int way)
+{
+    gckpt_parameter p;
+    int64_t at = 0;
+    for (int i = 0; gckpt_store_peek(t->store, i, &p) == GCKPT_OK; i++)
+        if (!p.frozen) {
+            if (way != 0 && p.values != NULL && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
+                memcpy(way > 0 ? t->weights + at : p.values, way > 0 ? p.values : t->weights + at,
+                       (size_t)p.elements * 4);
+            at += p.elements;
+        }
+    return at;
+}
+
+/* Notes in the file say how far the training is, what the best epoch was, and of what it is: values
+ * in other rows have another hash. */
+static inline void train_recipe(const train_run *t, char text[256])
+{
+    snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
+             (double)t->data.rows, (double)t->checked, (double)t->batch, (double)t->o.seed);
+}
+
+/* Of epochs that are over, or (t->within) of a part of one. */
+static inline int train_save(train_run *t)
+{
+    const train_report *b = &t->best;
+    gckpt_file_desc values;
+    char recipe[256], note[512], within[96];
+    memset(&values, 0, sizeof values);
+    values.values_only = 1;
+    train_recipe(t, recipe);
+    snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch - t->within, b->epoch,
+             b->loss, b->validation, b->accuracy, recipe);
+    snprintf(within, sizeof within, "%.0f %.17g %.17g", (double)t->done, t->sums.loss,
+             t->sums.count);
+    if (gckpt_store_set_note(t->store, "train", note) != GCKPT_OK ||
+        gckpt_store_set_note(t->store, "train.values", t->values) != GCKPT_OK ||
+        gckpt_store_set_note(t->store, "train.within", t->within ? within : NULL) != GCKPT_OK ||
+        (!t->within && t->r->best && gckpt_store_save_as(t->store, t->path, &values) != GCKPT_OK) ||
+        gckpt_store_save(t->store, t->o.save) != GCKPT_OK)
+        return train_fail(t, "%s", gckpt_error_text(t->store));
+    return 0;
+}
+
+/* What the notes of a file that was loaded say. */
+static inline int train_read_notes(train_run *t)
+{
+    train_report *b = &t->best;
+    const char *note = gckpt_store_note(t->store, "train");
+    const char *within = gckpt_store_note(t->store, "train.within");
+    char recipe[256];
+    double done = 0;
+    int at = 0;
+    train_recipe(t, recipe);
+    if (note == NULL ||
+        sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
+               &b->accuracy, &at) != 5 ||
+        strcmp(note + at, recipe) != 0 ||
+        (within != NULL &&
+         sscanf(within, "%lf %lf %lf", &done, &t->sums.loss, &t->sums.count) != 3))
+        return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
+                          t->o.save, note != NULL ? note + at : "no note", recipe);
+    t->done = (int64_t)done;
+    if (b->epoch > 0) { /* what no note needs to say */
+        b->best = 1;
+        b->lr = schedule_lr(t->o.schedule, b->epoch * t->r->steps - 1, t->o.warmup,
+                            t->r->epochs * t->r->steps, t->o.hyper.lr, t->o.min_lr);
+    }
+    note = gckpt_store_note(t->store, "train.values"); /* older files have none */
+    if (note != NULL && strcmp(note, t->values) != 0)
+        return train_fail(t,
+                          "%s is of a training with other values in its rows: remove it, or take "
+                          "another",
+                          t->o.save);
+    return 0;
+}
+
+/* The best weights, then all else from the file itself. A training that ended within its first
+ * epoch has no best ones yet: there may be no such file, or one of another training. */
+static inline int train_load(train_run *t)
+{
+    gckpt_file_desc values;
+    char error[512];
+    FILE *f = fopen(t->o.save, "rb");
+    if (f == NULL)
+        return 0; /* not begun yet */
+    fclose(f);
+    memset(&values, 0, sizeof values);
+    values.values_only = 1;
+    const int no_best = gckpt_store_load_as(t->store, t->path, &values) != GCKPT_OK;
+    snprintf(error, sizeof error, "%s", no_best ? gckpt_error_text(t->store) : "");
+    if (!no_best)
+        train_keep(t, 1);
+    if (gckpt_store_load(t->store, t->o.save) != GCKPT_OK)
+        return train_fail(t, "%s", gckpt_error_text(t->store));
+    if (train_read_notes(t) != 0)
+        return -1;
+    return t->best.epoch > 0 && no_best ? train_fail(t, "%s", error) : 0;
+}
+
+/* Plans, memory, what a file has to go on from, executors. */
+static inline int train_ready(train_run *t)
+{
+    const char *op;
+    if (t->known < t->columns || t->columns == 0)
+        return train_fail(
+            t, "data: column %i has no name, or no values (options.batch can fill it)", t->known);
+    if (t->o.micro_batch > 0 && t->batch % t->o.micro_batch != 0)
+        return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
+                          (double)t->batch, (double)t->o.micro_batch);
+    t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
+    if (t->plan == NULL)
+        return train_fail(t, "%s", gckpt_error_text(t->store));
+    int whole = !gckpt_plan_split_exact(t->plan, &op);
+    t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
+    if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)
+        return -1;
+    whole = !gckpt_plan_split_exact(t->forward_plan, &op);
+    t->checked = t->data.validation - (whole ? t->data.validation % t->batch : 0);
+    t->weights = (float *)malloc((size_t)train_keep(t, 0) * sizeof *t->weights);
+    t->outputs = (float *)malloc((size_t)(1 + t->checked * t->width) * sizeof *t->outputs);
+    const int full = train_room(t, t->trained, t->columns);
+    if (t->weights == NULL || t->outputs == NULL || full)
+        return train_fail(t, "out of memory for a batch, the best weights and %.0f outputs",
+                          (double)(t->checked * t->width));
+    if (t->o.save == NULL)
+        return train_bind(t);
+    snprintf(t->values, sizeof t->values, "%016llx",
+             (unsigned long long)train_hash(&t->data, t->columns));
+    return train_load(t) != 0 ? -1 : train_bind(t);
+}
+
+/* ---- what is printed and logged ---- */
+static const char train_log_head[] = "epoch,step,lr,loss,validation,accuracy,best\n";
+
+/* A line of an epoch that is over. */
+static inline void train_log(train_run *t)
+{
+    train_report *r = t->r;
+    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->best;
+    const double *const cells[] = { &epoch,
+                                    &step,
+                                    &lr,
+                                    &r->loss,
+                                    t->checked > 0 ? &r->validation : NULL,
+                                    r->accuracy >= 0 ? &r->accuracy : NULL,
+                                    &best };
+    if (t->o.log == NULL || r->unlogged != 0 || train_log_add(t->o.log, cells, 7) == 0)
+        return;
+    r->unlogged = r->epoch;
+    if (t->o.every >= 0)
+        fprintf(stderr, "log: %s ends before epoch %i: %s; the training goes on\n", t->o.log,
+                r->epoch, strerror(errno));
+}
+
+static inline void train_print(train_run *t, const char *what, const train_report *r)
+{
+    char text[32];
+    if (t->shown > 0)
+        fprintf(stderr, "\r%*s\r", t->shown, "");
+    t->shown = 0;
+    printf("%s %i: loss %s", what, r->epoch, train_text(r->loss, text));
+    if (t->checked > 0)
+        printf(", validation %s", train_text(r->validation, text));
+    if (r->accuracy >= 0)
+        printf(", %.1f %% right", 100 * r->accuracy);
+    printf("\n");
+    fflush(stdout);
+}
+#endif
