@@ -78,6 +78,7 @@ help:
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
+	@echo 'make reference  build/reference/index.html, all calls, types and switches, to search and to read in a browser'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -248,6 +249,13 @@ build/playground.html: $(wildcard docs/playground/*) examples/sample.h gradckpt.
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+
+reference: build/reference/index.html
+	@echo 'open $< in a browser'
+build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
+	@mkdir -p $(@D)
+	awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md gradckpt.h > $@.new
+	mv $@.new $@
 
 parts:
 	@mkdir -p build
@@ -470,4 +478,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground reference readme lib install dist clean

@@ -68,6 +68,34 @@ grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
 
+# ---- make reference: each call of the header's API with a text; links and ids ----
+reference()             # reference HEADER PAGE
+{
+    awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md "$1" > "$2"
+}
+check "make reference" reference gradckpt.h "$work/reference.html"
+sed -n '/^#ifndef GRADCKPT_H/,/^#endif \/\* GRADCKPT_H/p' gradckpt.h | tr -s '\n ' '  ' |
+    grep -oE '(GCKPT_API|extern) [^;(]*gckpt_[a-z0-9_]*\(' | sed 's/.*[ *]\(gckpt_[a-z0-9_]*\)(/\1/' | sort > "$work/header.calls"
+awk '
+    /^<article>/ { n = text = 0 }
+    /^<h4 id="[^"]*" data-k="function"/ { split($0, at, "\""); name[++n] = at[2]; own[n] = 0 }
+    /<p>/ { line = $0; gsub(/<[^>]*>/, "", line) }
+    /<p>/ && line ~ /[A-Za-z0-9]/ { if (/^<div class="own"/) own[n] = 1; else if (!/class="(part|of)"/) text = 1 }
+    /^<\/article>/ { for (i = 1; i <= n; i++) if (text || own[i]) print name[i] }
+' "$work/reference.html" | sort > "$work/page.calls"
+check "the header has calls" test "$(wc -l < "$work/header.calls")" -gt 200
+check "the reference has every call of the header, with a text" diff "$work/header.calls" "$work/page.calls"
+grep -o ' id="[^"]*"' "$work/reference.html" | sed 's/.*="//; s/"//' | sort > "$work/ids"
+check "an id stands once" test -z "$(uniq -d "$work/ids")"
+grep -o 'href="#[^"]\{1,\}"' "$work/reference.html" | sed 's/.*#//; s/"//' | sort -u > "$work/links"
+check "links of the reference lead somewhere" test -z "$(sort -u "$work/ids" | comm -13 - "$work/links" | tee "$work/log")"
+check "it has links" test "$(wc -l < "$work/links")" -gt 200
+for link in $(grep -o 'href="../../[^"]*"' "$work/reference.html" | sed 's/.*"..\/..\///; s/"//' | sort -u); do
+    check "the reference: $link is there" test -e "$link"
+done
+awk '{ print } /^GCKPT_API int gckpt_threads/ { print "\nGCKPT_API int gckpt_mute(void);" }' gradckpt.h > "$work/mute.h"
+check "a call without a text is refused" fails_with 1 'gckpt_mute has no text' reference "$work/mute.h" "$work/mute.html"
+
 for page in docs/*.md; do
     name=${page#docs/}
     check "docs/README.md names $name" test "$name" = README.md -o \
