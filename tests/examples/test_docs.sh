@@ -60,6 +60,33 @@ check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorc
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 
+# ---- tasks.md: its pieces are one program; those that begin with a function or an #include stand before main, the first
+# of the others at the beginning of each piece ----
+awk '
+    /^```c$/ { on = first = 1; text = ""; next }
+    /^```/ && on {
+        if (file)
+            top = top text
+        else if (begin == "")
+            begin = text
+        else
+            body = body "    {\n" begin text "gckpt_store_free(s), (void)r, (void)o, (void)data;\n    }\n"
+        on = 0
+    }
+    on && first { file = /^(#include|static [^=;]*$)/; first = 0 }
+    on { text = text $0 "\n" }
+    END { printf "%s\nint main(void)\n{\n%s    return 0;\n}\n", top, body }
+' docs/tasks.md > "$work/tasks.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/tasks.md > "$work/tasks.text"
+check "tasks: compiles" $LINKED $FLAGS "$work/tasks.c" -o "$work/tasks" -lm
+mkdir "$work/here"
+check "tasks: runs" sh -c "cd $work/here && ../tasks > ../tasks.out"
+check "tasks: prints what the page says" diff "$work/tasks.text" "$work/tasks.out"
+check "tasks: there are some" test "$(grep -c '^## ' docs/tasks.md)" -ge 25
+for mark in $(grep -o '](#[^)]*)' docs/tasks.md | sed 's/](#//; s/)//' | sort -u); do
+    check "tasks: #$mark is there" sh -c "sed -n 's/^## //p' docs/tasks.md | tr 'A-Z ' 'a-z-' | tr -d \"',.\" | grep -qx -e '$mark'"
+done
+
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
     grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z0-9_]*([^)]*)' |
