@@ -102,8 +102,9 @@ help:
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make parts     what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
+	@echo 'make index     what each file of examples/ is, needs, and its lines: the tables of examples/README.md'
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
-	@echo 'make install   header, library, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
 	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
 	@echo 'make clean     remove build/'
 	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
@@ -256,6 +257,11 @@ build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	@mkdir -p $(@D)
 	awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md gradckpt.h > $@.new
 	mv $@.new $@
+
+# Between <!-- make index --> and <!-- -->.
+index: | build
+	sh examples/index.sh > build/index.md
+	sh tests/table.sh 'make index' build/index.md examples/README.md
 
 parts:
 	@mkdir -p build
@@ -439,9 +445,10 @@ SHARE = $(DESTDIR)$(PREFIX)/share/gradckpt
 # Where LIBDIR is below PREFIX, the CMake package finds all from where it lies itself, and may be moved. Who links
 # needs what the object was compiled with: OPENMP, BLAS_LIBS.
 install: build/libgradckpt.a
-	mkdir -p '$(INCLUDE)' '$(SHARE)' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
+	mkdir -p '$(INCLUDE)' '$(SHARE)/examples' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
 	cp gradckpt.h '$(INCLUDE)'
 	cp gradckpt_cuda.cu '$(SHARE)'
+	cp examples/*.h examples/README.md '$(SHARE)/examples'
 	cp build/libgradckpt.a '$(LIBRARIES)'
 	cp examples/packaging/cmake/gradckptConfig.cmake examples/packaging/cmake/gradckptConfigVersion.cmake \
 	    '$(LIBRARIES)/cmake/gradckpt'
@@ -450,14 +457,15 @@ install: build/libgradckpt.a
 	    libdir='$${prefix}'/$$below && \
 	    root='$${gradckpt_here}/../../'$$(echo "$$below" | sed 's,[^/][^/]*,..,g'); \
 	fi && \
-	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" '' 'Name: gradckpt' \
+	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" \
+	    'examples=$${prefix}/share/gradckpt/examples' '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
 	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
 	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP) $(BLAS_LIBS))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
 	printf '%s\n' 'get_filename_component(gradckpt_here "$${CMAKE_CURRENT_LIST_DIR}" REALPATH)' \
 	    "set(gradckpt_root \"$$root\")" 'set(gradckpt_archive "$${gradckpt_here}/../../libgradckpt.a")' \
 	    'set(gradckpt_link "$(strip $(OPENMP) $(BLAS_LIBS))")' > '$(LIBRARIES)/cmake/gradckpt/gradckptInstalled.cmake'
-	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(LIBRARIES)/libgradckpt.a' \
+	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(SHARE)'/examples/* '$(LIBRARIES)/libgradckpt.a' \
 	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
 # What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
@@ -478,4 +486,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground reference readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground reference index readme lib install dist clean

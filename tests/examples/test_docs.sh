@@ -123,6 +123,16 @@ done
 awk '{ print } /^GCKPT_API int gckpt_threads/ { print "\nGCKPT_API int gckpt_mute(void);" }' gradckpt.h > "$work/mute.h"
 check "a call without a text is refused" fails_with 1 'gckpt_mute has no text' reference "$work/mute.h" "$work/mute.html"
 
+# ---- examples/README.md: each file, what it is, needs, and its lines ----
+check "examples/index.sh" sh -c "sh examples/index.sh > $work/index"
+awk '$0 == "<!-- -->" { on = 0 } on { print } $0 == "<!-- make index -->" { on = 1 }' examples/README.md | sed '$d' > "$work/index.page"
+check "examples/README.md is what its files say: run make index" diff "$work/index.page" "$work/index"
+check "it has every header and program" test "$(ls examples/*.[ch] | wc -l)" -eq "$(grep -c '^| \[' "$work/index")"
+mkdir -p "$work/examples"
+cp examples/index.sh "$work/examples"
+echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
+check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
+
 for page in docs/*.md; do
     name=${page#docs/}
     check "docs/README.md names $name" test "$name" = README.md -o \
