@@ -582,7 +582,8 @@ run_check()
             done
         done > $B/$1.txt
         cat $B/$1.txt
-        awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt ;;
+        awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt &&
+            mkdir -p $B/readme && cp $B/$1 $B/readme/gpt && sh tests/figures.sh gpt $B/readme ;;
     openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it
         dir=$B/openblas-dir     # the library, if it is there
         rm -rf $dir

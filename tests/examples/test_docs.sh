@@ -133,6 +133,14 @@ cp examples/index.sh "$work/examples"
 echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
 check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
 
+# ---- figures that stand in several places; one that is changed is seen ----
+check "figures agree" sh tests/figures.sh
+mkdir "$work/figures"
+ln -s "$PWD"/* "$work/figures"
+rm "$work/figures/README.md"
+sed 's/MB of Shakespeare in 16 MB/MB of Shakespeare in 17 MB/' README.md > "$work/figures/README.md"
+check "figures that do not are named" sh -c "cd $work/figures && ! sh tests/figures.sh > ../figures.txt && grep 'the MB of make shakespeare: 16, 16, 17, 16' ../figures.txt"
+
 for page in docs/*.md; do
     name=${page#docs/}
     check "docs/README.md names $name" test "$name" = README.md -o \
