@@ -78,6 +78,7 @@ help:
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
+	@echo 'make reference  build/reference/index.html, all calls, types and switches, to search and to read in a browser'
 	@echo 'make small     twelve small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -102,8 +103,9 @@ help:
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make parts     what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
+	@echo 'make index     what each file of examples/ is, needs, and its lines: the tables of examples/README.md'
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
-	@echo 'make install   header, library, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
 	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
 	@echo 'make clean     remove build/'
 	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
@@ -113,6 +115,11 @@ examples: $(EXAMPLES)
 run: build/gpt
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
+	@echo
+	@echo 'next: what every budget costs, before anything is trained:  build/gpt --plan --micro-batch 4 | head -n 40'
+	@echo '      the same weights in fewer bytes:  build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 15M'
+	@echo '      a text of your own:  build/gpt --data FILE --steps 1500 --save my.safetensors --sample 400'
+	@echo '      a program of your own:  docs/tasks.md'
 
 # Validation loss 1.65 or lower within 10 minutes on 2 cores, in 16 MB (docs/learning.md); the text is
 # in the public domain. It goes on where it was interrupted with: build/gpt --resume build/shakespeare.safetensors
@@ -256,6 +263,18 @@ build/playground.html: $(wildcard docs/playground/*) examples/sample.h gradckpt.
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+
+reference: build/reference/index.html
+	@echo 'open $< in a browser'
+build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
+	@mkdir -p $(@D)
+	awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md gradckpt.h > $@.new
+	mv $@.new $@
+
+# Between <!-- make index --> and <!-- -->.
+index: | build
+	sh examples/index.sh > build/index.md
+	sh tests/table.sh 'make index' build/index.md examples/README.md
 
 parts:
 	@mkdir -p build
@@ -439,9 +458,10 @@ SHARE = $(DESTDIR)$(PREFIX)/share/gradckpt
 # Where LIBDIR is below PREFIX, the CMake package finds all from where it lies itself, and may be moved. Who links
 # needs what the object was compiled with: OPENMP, BLAS_LIBS.
 install: build/libgradckpt.a
-	mkdir -p '$(INCLUDE)' '$(SHARE)' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
+	mkdir -p '$(INCLUDE)' '$(SHARE)/examples' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
 	cp gradckpt.h '$(INCLUDE)'
 	cp gradckpt_cuda.cu '$(SHARE)'
+	cp examples/*.h examples/README.md '$(SHARE)/examples'
 	cp build/libgradckpt.a '$(LIBRARIES)'
 	cp examples/packaging/cmake/gradckptConfig.cmake examples/packaging/cmake/gradckptConfigVersion.cmake \
 	    '$(LIBRARIES)/cmake/gradckpt'
@@ -450,14 +470,15 @@ install: build/libgradckpt.a
 	    libdir='$${prefix}'/$$below && \
 	    root='$${gradckpt_here}/../../'$$(echo "$$below" | sed 's,[^/][^/]*,..,g'); \
 	fi && \
-	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" '' 'Name: gradckpt' \
+	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" \
+	    'examples=$${prefix}/share/gradckpt/examples' '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
 	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
 	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP) $(BLAS_LIBS))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
 	printf '%s\n' 'get_filename_component(gradckpt_here "$${CMAKE_CURRENT_LIST_DIR}" REALPATH)' \
 	    "set(gradckpt_root \"$$root\")" 'set(gradckpt_archive "$${gradckpt_here}/../../libgradckpt.a")' \
 	    'set(gradckpt_link "$(strip $(OPENMP) $(BLAS_LIBS))")' > '$(LIBRARIES)/cmake/gradckpt/gradckptInstalled.cmake'
-	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(LIBRARIES)/libgradckpt.a' \
+	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(SHARE)'/examples/* '$(LIBRARIES)/libgradckpt.a' \
 	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
 # What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
@@ -478,4 +499,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures tell playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures tell playground reference index readme lib install dist clean

@@ -1,3 +1,4 @@
+/* quickstart.c - a training, then the same one in half the bytes. */
 #include "gradckpt.h"
 #include <stdio.h>
 

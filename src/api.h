@@ -136,12 +136,12 @@ typedef enum {
      * (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORED_I4
 } gckpt_storage;
-GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
-GCKPT_API float gckpt_from_bf16(uint16_t x);
-GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
-GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);
-GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
-GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
+GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
+GCKPT_API float gckpt_from_bf16(uint16_t x);              /* exact */
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a);            /* (a) */
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b); /* (a,b) */
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
+GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
  * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
@@ -283,7 +283,7 @@ typedef struct {
      * the next call; questions are repeated. State and scales go with their parameter. Two tensors
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
-    void *user;
+    void *user; /* for the callback */
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
      * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
@@ -327,6 +327,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
+/* gckpt_store_write_as and _read_as by path, as gckpt_store_save and _load. */
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
@@ -344,8 +345,9 @@ GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
+/* memory NULL: the heap. NULL on error, which is then the store's. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
-GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors go on without it */
 /* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. No
  * two inputs of a graph have the same name. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
@@ -370,8 +372,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
-GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
-GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
 /* stable when the same graph is built again; -1 for NULL */
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
@@ -423,12 +425,12 @@ GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), of 
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* over the last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis; the logarithm of softmax, never of 0 */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x */
 GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0, NaN below */
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
@@ -478,6 +480,7 @@ typedef struct {
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
     float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
 } gckpt_rotary_desc;
+/* The same of some of a head's columns, or by other angles than base gives. */
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
@@ -579,7 +582,7 @@ GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
  * above. The gradient goes to what was taken, and is 0 elsewhere, whatever stands there (NaN, inf);
  * none goes to the condition. */
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
-GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
+GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x */
 /* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
  * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
@@ -594,8 +597,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
 /* x between `before` and `after` (0 and more) elements that are `value`, along an axis. */
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis); /* removes the axis */
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* so does this */
 /* The greatest, the first NaN if there is one; the axis is removed. The gradient goes to the first
  * that is greatest. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
@@ -614,6 +617,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 typedef struct {
     float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
 } gckpt_linear_loss_desc;
+/* The same, as desc says. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,
                                                         const gckpt_linear_loss_desc *desc);
@@ -648,6 +652,7 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * target (Huber 1964); delta > 0. Count = elements. */
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta);
+/* gckpt_mean_squared_error with weights. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
 #endif /* GCKPT_NO_LOSSES */
@@ -658,12 +663,13 @@ typedef struct {
 } gckpt_term;
 
 /* >>api-segments ----------------------------------------------------------------------------------
- * Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
- * backward. May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
+ * In GCKPT_SEGMENTS plans the inside of a segment is recomputed in the backward. May nest. Chen
+ * 2016. */
+/* Builds block(x, user) as one segment. NULL x: the block is skipped and NULL returned. */
 typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
-GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
-GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
 GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
@@ -746,15 +752,15 @@ typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
     gckpt_result (*shape)(gckpt_call *call);
-    void (*forward)(const gckpt_call *call);
+    void (*forward)(const gckpt_call *call);   /* from in[] to out */
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
     /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
      * may have negative ones, for what is to be ignored): each step checks all of them before
      * anything runs (E_DATA). 0 or no function: no check. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];
-    unsigned flags;
+    unsigned needs[GCKPT_MAX_INPUTS];             /* what the gradient of each input reads */
+    unsigned flags;                               /* GCKPT_INPLACE, .. */
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
@@ -852,8 +858,8 @@ typedef struct {
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
-    gckpt_optimiser optimiser;
-    int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
+    int own_state;             /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -896,8 +902,8 @@ typedef struct {
      * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
-    const gckpt_pick *fetch;
-    int fetches;
+    const gckpt_pick *fetch; /* for gckpt_fetch and gckpt_collect, */
+    int fetches;             /* so many */
     /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
@@ -912,7 +918,7 @@ typedef struct {
  * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on without it */
 /* parameters + state + caches + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
@@ -966,6 +972,7 @@ GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in t
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
+/* Instruction i, from 0. E_ARG, here and below: there is none. */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
@@ -996,6 +1003,7 @@ typedef struct {
     gckpt_buffer_kind kind;
 } gckpt_buffer;
 GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
+/* Buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
@@ -1080,7 +1088,7 @@ typedef struct {
  * NULL on error, which is then the graph's. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
@@ -1349,8 +1357,8 @@ typedef struct {
      * when none of them is within a step (for streaming: from begin to end). */
     void *arena;
     size_t arena_size;
-    unsigned debug;
-    gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
+    unsigned debug; /* GCKPT_DEBUG_.. */
+    gckpt_isa isa;  /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
     /* The one the plan was made for. It must live as long as the executor, whose arena, also a
      * given one, it has; parameters and state are copied to it and, when the last executor with it
      * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
@@ -1381,9 +1389,9 @@ typedef struct {
     /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
      * for another number of ranks */
     int fast_reduce;
-    int (*progress)(void *user, const gckpt_progress *);
-    void (*own_optimiser)(void *user, const gckpt_update *);
-    void *user; /* for the callbacks */
+    int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
+    void (*own_optimiser)(void *user, const gckpt_update *); /* GCKPT_OWN_OPTIMISER */
+    void *user;                                              /* for the callbacks */
     /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
      * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
@@ -1400,7 +1408,7 @@ typedef struct {
  * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
-GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay: they are the store's */
 /* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
  * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
  * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all

@@ -545,6 +545,11 @@ run_check()
         sh docs/playground/build.sh "$PWD/$B/$1.html" &&
             ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples docs/playground/tiny.c -o $B/tiny &&
             node tests/playground.mjs $B/$1.html $B/tiny ;;
+    reference)              # its search and looks in a headless browser
+        need node "${CHROMIUM:-chromium}"
+        timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+            --dump-dom about:blank 2> /dev/null | grep -q '<html' || skip "chromium does not start here"
+        MAKEFLAGS= make -s reference && node tests/reference.mjs build/reference/index.html ;;
     benches)                # they build without a warning; bench runs once, and no time is judged
         for source in tests/bench/*.c; do
             [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
@@ -577,7 +582,8 @@ run_check()
             done
         done > $B/$1.txt
         cat $B/$1.txt
-        awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt ;;
+        awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt &&
+            mkdir -p $B/readme && cp $B/$1 $B/readme/gpt && sh tests/figures.sh gpt $B/readme ;;
     openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it
         dir=$B/openblas-dir     # the library, if it is there
         rm -rf $dir
@@ -676,7 +682,7 @@ run_check()
 # One of each kind of compiler, language, sanitizer, machine and system; those that take long begin first.
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
-packaging playground benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
+packaging playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1

@@ -36,9 +36,10 @@ extern const gckpt_backend gckpti_backend_plain;
 #endif
 
 #if GCKPTI_HAS_FAST
-/* There are kernels of AVX512-BF16, which the compiler knows. */
+/* There are kernels of AVX512-BF16, which the compiler knows; clang 16 and 17 crash on them. */
 #if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
+    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
+     (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_AVX512_BF16 1
 #else
 #define GCKPTI_AVX512_BF16 0

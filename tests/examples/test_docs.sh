@@ -164,6 +164,33 @@ check "training: runs" sh -c "$work/training > $work/training.out"
 check "training: prints what the page says" diff "$work/training.text" "$work/training.out"
 check "training: the log has each epoch once" test "$(cut -d, -f1 build/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
 
+# ---- tasks.md: its pieces are one program; those that begin with a function or an #include stand before main, the first
+# of the others at the beginning of each piece ----
+awk '
+    /^```c$/ { on = first = 1; text = ""; next }
+    /^```/ && on {
+        if (file)
+            top = top text
+        else if (begin == "")
+            begin = text
+        else
+            body = body "    {\n" begin text "gckpt_store_free(s), (void)r, (void)o, (void)data;\n    }\n"
+        on = 0
+    }
+    on && first { file = /^(#include|static [^=;]*$)/; first = 0 }
+    on { text = text $0 "\n" }
+    END { printf "%s\nint main(void)\n{\n%s    return 0;\n}\n", top, body }
+' docs/tasks.md > "$work/tasks.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/tasks.md > "$work/tasks.text"
+check "tasks: compiles" $LINKED $FLAGS "$work/tasks.c" -o "$work/tasks" -lm
+mkdir "$work/here"
+check "tasks: runs" sh -c "cd $work/here && ../tasks > ../tasks.out"
+check "tasks: prints what the page says" diff "$work/tasks.text" "$work/tasks.out"
+check "tasks: there are some" test "$(grep -c '^## ' docs/tasks.md)" -ge 25
+for mark in $(grep -o '](#[^)]*)' docs/tasks.md | sed 's/](#//; s/)//' | sort -u); do
+    check "tasks: #$mark is there" sh -c "sed -n 's/^## //p' docs/tasks.md | tr 'A-Z ' 'a-z-' | tr -d \"',.\" | grep -qx -e '$mark'"
+done
+
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
     grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z0-9_]*([^)]*)' |
@@ -171,6 +198,52 @@ sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  '
 grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "$work/page.ops"
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
+
+# ---- make reference: each call of the header's API with a text; links and ids ----
+reference()             # reference HEADER PAGE
+{
+    awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md "$1" > "$2"
+}
+check "make reference" reference gradckpt.h "$work/reference.html"
+sed -n '/^#ifndef GRADCKPT_H/,/^#endif \/\* GRADCKPT_H/p' gradckpt.h | tr -s '\n ' '  ' |
+    grep -oE '(GCKPT_API|extern) [^;(]*gckpt_[a-z0-9_]*\(' | sed 's/.*[ *]\(gckpt_[a-z0-9_]*\)(/\1/' | sort > "$work/header.calls"
+awk '
+    /^<article>/ { n = text = 0 }
+    /^<h4 id="[^"]*" data-k="function"/ { split($0, at, "\""); name[++n] = at[2]; own[n] = 0 }
+    /<p>/ { line = $0; gsub(/<[^>]*>/, "", line) }
+    /<p>/ && line ~ /[A-Za-z0-9]/ { if (/^<div class="own"/) own[n] = 1; else if (!/class="(part|of)"/) text = 1 }
+    /^<\/article>/ { for (i = 1; i <= n; i++) if (text || own[i]) print name[i] }
+' "$work/reference.html" | sort > "$work/page.calls"
+check "the header has calls" test "$(wc -l < "$work/header.calls")" -gt 200
+check "the reference has every call of the header, with a text" diff "$work/header.calls" "$work/page.calls"
+grep -o ' id="[^"]*"' "$work/reference.html" | sed 's/.*="//; s/"//' | sort > "$work/ids"
+check "an id stands once" test -z "$(uniq -d "$work/ids")"
+grep -o 'href="#[^"]\{1,\}"' "$work/reference.html" | sed 's/.*#//; s/"//' | sort -u > "$work/links"
+check "links of the reference lead somewhere" test -z "$(sort -u "$work/ids" | comm -13 - "$work/links" | tee "$work/log")"
+check "it has links" test "$(wc -l < "$work/links")" -gt 200
+for link in $(grep -o 'href="../../[^"]*"' "$work/reference.html" | sed 's/.*"..\/..\///; s/"//' | sort -u); do
+    check "the reference: $link is there" test -e "$link"
+done
+awk '{ print } /^GCKPT_API int gckpt_threads/ { print "\nGCKPT_API int gckpt_mute(void);" }' gradckpt.h > "$work/mute.h"
+check "a call without a text is refused" fails_with 1 'gckpt_mute has no text' reference "$work/mute.h" "$work/mute.html"
+
+# ---- examples/README.md: each file, what it is, needs, and its lines ----
+check "examples/index.sh" sh -c "sh examples/index.sh > $work/index"
+awk '$0 == "<!-- -->" { on = 0 } on { print } $0 == "<!-- make index -->" { on = 1 }' examples/README.md | sed '$d' > "$work/index.page"
+check "examples/README.md is what its files say: run make index" diff "$work/index.page" "$work/index"
+check "it has every header and program" test "$(ls examples/*.[ch] | wc -l)" -eq "$(grep -c '^| \[' "$work/index")"
+mkdir -p "$work/examples"
+cp examples/index.sh "$work/examples"
+echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
+check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
+
+# ---- figures that stand in several places; one that is changed is seen ----
+check "figures agree" sh tests/figures.sh
+mkdir "$work/figures"
+ln -s "$PWD"/* "$work/figures"
+rm "$work/figures/README.md"
+sed 's/MB of Shakespeare in 16 MB/MB of Shakespeare in 17 MB/' README.md > "$work/figures/README.md"
+check "figures that do not are named" sh -c "cd $work/figures && ! sh tests/figures.sh > ../figures.txt && grep 'the MB of make shakespeare: 16, 16, 17, 16' ../figures.txt"
 
 for page in docs/*.md; do
     name=${page#docs/}

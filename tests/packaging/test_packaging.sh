@@ -76,6 +76,16 @@ prefix="$work/prefix"
 check "make install" eval "$made install PREFIX='$prefix'"
 check "the header is there" cmp gradckpt.h "$prefix/include/gradckpt.h"
 check "the backend for CUDA, too" cmp gradckpt_cuda.cu "$prefix/share/gradckpt/gradckpt_cuda.cu"
+share="$prefix/share/gradckpt/examples"
+headers_there()         # all of examples/, and no other; the index names each
+{
+    for header in examples/*.h; do
+        cmp "$header" "$share/${header#examples/}" && grep -qF "[${header#examples/}](${header#examples/})" "$share/README.md" ||
+            return 1
+    done
+    [ "$(ls examples/*.h | wc -l)" -eq "$(ls "$share"/*.h | wc -l)" ]
+}
+check "the headers of examples/ are there, with their index" headers_there
 install_and_move()      # as what a distribution packs, and another unpacks elsewhere
 {
     eval "$made install DESTDIR='$work/root' PREFIX=/opt/gradckpt LIBDIR=/opt/gradckpt/lib/some/machine" &&
@@ -83,7 +93,7 @@ install_and_move()      # as what a distribution packs, and another unpacks else
         rmdir "$work/root/opt" "$work/root" && ln -s else/lib/some/machine "$elsewhere/link"
 }
 check "make install with DESTDIR and LIBDIR, moved" install_and_move
-check "and nothing beside it" [ "$(cd "$elsewhere/else" && find . -type f | wc -l)" -eq 7 ]
+check "and nothing beside it" [ "$(cd "$elsewhere/else" && find . -type f | grep -v '/share/gradckpt/examples/' | wc -l)" -eq 7 ]
 names_no_place()        # neither where it was built nor where it was put
 {
     [ -s "$elsewhere/link/libgradckpt.a" ] && ! grep -rF "$work" "$elsewhere/else" &&
@@ -102,6 +112,11 @@ if have pkg-config; then
     flags="$(pkg-config --cflags --libs gradckpt)"
     check "pkg-config: compiled" ${CC:-cc} $packaging/program/main.c -o "$work/by-pkg-config" $flags
     check "pkg-config: run" says "$work/by-pkg-config"
+    check "pkg-config: examples" [ "$share" = "$(pkg-config --variable=examples gradckpt)" ]
+    mkdir "$work/alone"
+    cp examples/digits.c "$work/alone"
+    check "pkg-config: a program that includes them" ${CC:-cc} "$work/alone/digits.c" -iquote "$share" -o "$work/digits" $flags
+    check "pkg-config: it trains" sh -c "$work/digits | grep 'in 149400 bytes'"
     check "pkg-config: into a shared library" \
         ${CC:-cc} -shared -fPIC $packaging/program/main.c -o "$work/shared.so" $flags
     if have ${CXX:-c++}; then
@@ -139,6 +154,11 @@ foreach(language ${LANGUAGES})
     add_executable(linked-${language} ${main})
     target_link_libraries(linked-${language} PRIVATE gradckpt::gradckpt)
 endforeach()
+if(NOT EXISTS "${gradckpt_EXAMPLES_DIR}/train.h")
+    if(NOT SUB)
+        message(FATAL_ERROR "no examples in ${gradckpt_EXAMPLES_DIR}")
+    endif()
+endif()
 if(C IN_LIST LANGUAGES)
     add_executable(own main.c)
     target_compile_definitions(own PRIVATE GRADCKPT_IMPLEMENTATION)

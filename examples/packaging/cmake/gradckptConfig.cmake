@@ -4,6 +4,7 @@
 #                          in the build that asks for it, with OpenMP where CMake finds it
 #     gradckpt::header     the header alone: one file of the program has the bodies
 #     gradckpt::cuda       the backend for CUDA devices, if CUDA was a language of the project before this was read
+#     gradckpt_EXAMPLES_DIR   the headers of examples/, to copy or to include
 #
 # The root is three levels up, of the repository (examples/packaging/cmake) as of a package (share/cmake/gradckpt);
 # `make install` writes where it is, and how its library is linked, into a file beside this one.
@@ -13,9 +14,11 @@ if(NOT TARGET gradckpt::header)
     include("${CMAKE_CURRENT_LIST_DIR}/gradckptInstalled.cmake" OPTIONAL)
     get_filename_component(gradckpt_root "${gradckpt_root}" ABSOLUTE)
     set(gradckpt_INCLUDE_DIR "${gradckpt_root}")
+    set(gradckpt_EXAMPLES_DIR "${gradckpt_root}/examples")
     set(gradckpt_cuda_source "${gradckpt_root}/gradckpt_cuda.cu")
     if(NOT EXISTS "${gradckpt_INCLUDE_DIR}/gradckpt.h")
         set(gradckpt_INCLUDE_DIR "${gradckpt_root}/include")
+        set(gradckpt_EXAMPLES_DIR "${gradckpt_root}/share/gradckpt/examples")
         set(gradckpt_cuda_source "${gradckpt_root}/share/gradckpt/gradckpt_cuda.cu")
     endif()
 

@@ -26,12 +26,18 @@ class Gradckpt(ConanFile):
     def export_sources(self):
         for name in "gradckpt.h", "gradckpt_cuda.cu", "LICENSE":
             copy(self, name, self.root, self.export_sources_folder)
+        examples = os.path.join(self.root, "examples")
+        for name in os.listdir(examples):
+            if name.endswith(".h") or name == "README.md":
+                copy(self, name, examples, os.path.join(self.export_sources_folder, "examples"))
         copy(self, "gradckpt*", os.path.join(self.recipe_folder, "..", "cmake"),
              os.path.join(self.export_sources_folder, "cmake"))
 
     def package(self):
         copy(self, "gradckpt.h", self.source_folder, os.path.join(self.package_folder, "include"))
         copy(self, "gradckpt_cuda.cu", self.source_folder, os.path.join(self.package_folder, "share", "gradckpt"))
+        copy(self, "*", os.path.join(self.source_folder, "examples"),
+             os.path.join(self.package_folder, "share", "gradckpt", "examples"))
         copy(self, "*", os.path.join(self.source_folder, "cmake"),
              os.path.join(self.package_folder, "share", "cmake", "gradckpt"))
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
