@@ -29,36 +29,37 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1295
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1255
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1670
+ *     >>store     parameters and optimiser state, however they are stored                     1671
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        627
+ *     >>graph     tensors, views, segments, gckpt_apply                                        654
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5292
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5624
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
- *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2075
+ *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
+ *                 recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2083
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3690
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3694
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4632
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4754
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step
+ *                 debug, packed, update, picks, advance, step, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2370
- *                 write, header, places, read, path, ranks_load, ranks_save
+ *     >>files     safetensors                                                                 2517
+ *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3661
+ *     >>kernels   what is done with an item, for each instruction set                         3700
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -144,7 +145,7 @@
  *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
  *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
- *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_fit_timed
+ *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
  *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, _read, _save, _load, _c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
  *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
@@ -175,8 +176,9 @@
  *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
- *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1. gckpt_pow multiplies for exponents
- *       1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), max and sum as softmax has them.
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1; softplus max(x, 0) + that of
+ *       exp(-|x|). gckpt_pow multiplies for exponents 1, 2 and 3 (x x x); log_softmax is
+ *       (x - max) - log(sum), max and sum as softmax has them.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -211,7 +213,7 @@
  *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
  *       what is there by then; of a row with a length, those behind it are not seen. Scores are
  *       chains over the head size from +0, then times 1/sqrt(head size); what a query does not see
- *       does not count, whatever it holds; a window leaves the last so many of the keys it sees.
+ *       does not count, whatever it holds; a window leaves the last so many of keys 0..S-T+t.
  *       With a cap a score is cap * tanh(q k * (scale / cap)), and its gradient is multiplied,
  *       before p, by fma(-y, y, 1), y = score * (1 / cap); capped logits (scale 1) the same.
  *       Keys are taken in tiles of 64 (64i.. from the window's first key on; a key's lane is its
@@ -273,9 +275,10 @@
  *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
  *       I4 as (float)(half - 8) * scale, exact; half - 8 = x / scale to nearest even within -8..7.
  *       Of a block's first greatest |x|, m: scale is that of m / -8, m / -7.625, m / -8.25, m /
- *       -8.5, m / -8.75, m / -9, each rounded to binary32, then to binary16, whose values are off
- *       by the least: the binary32 differences squared in binary64, added by halves (i and i + 16,
- *       then i and i + 8, ..); of equal ones the first. A scale of 0 is +0, and has quotients 0.
+ *       -8.5, m / -8.75, m / -9, each rounded to binary32 (none beyond 65504), then to binary16,
+ *       whose values are off by the least: the binary32 differences squared in binary64, added by
+ *       halves (i and i + 16, then i and i + 8, ..); of equal ones the first. A scale of 0 is +0,
+ *       and has quotients 0.
  *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
  *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
@@ -288,10 +291,10 @@
  *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
  *       other, then over a group's channels by d. (above gckpti_channel_norm). A mean is first +
  *       sum(x - first) / N, first being the group's first value, so that equal values are exactly
- *       0 when it is taken away. Of max pools the first greatest counts, those of average pools
- *       are chains over the taps. What is measured for running statistics is summed up as e.,
- *       weighted by rows; their update, v = fma(m, s / (float)R, fma(-m, v, v)), has the step's
- *       rows R, times its uses, for N.
+ *       0 when it is taken away. Of max and max pools the first greatest counts, or the first NaN;
+ *       average pools are chains over the taps, upsample too (ops/upsample). What is measured for
+ *       running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
+ *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -607,12 +610,12 @@ typedef enum {
      * (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORED_I4
 } gckpt_storage;
-GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
-GCKPT_API float gckpt_from_bf16(uint16_t x);
-GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
-GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);
-GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
-GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
+GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
+GCKPT_API float gckpt_from_bf16(uint16_t x);              /* exact */
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a);            /* (a) */
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b); /* (a,b) */
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
+GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
  * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
@@ -754,7 +757,7 @@ typedef struct {
      * the next call; questions are repeated. State and scales go with their parameter. Two tensors
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
-    void *user;
+    void *user; /* for the callback */
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
      * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
@@ -769,6 +772,15 @@ typedef struct {
      * E_DATA. Files of this library say it; others can, by "convolution_axes":"HWIO" in their
      * __metadata__. GCKPT_NO_STDIO: nothing is asked or said. */
     gckpt_axes convolutions;
+    /* The order of axes in the file, tensor by tensor (PyTorch's: layers_pytorch_axes of
+     * examples/layers.h): axis i of the file's is axis axes[i] of parameter `name`, which has this
+     * shape (the file's while the store lacks it). Returns shape.n, or 0: as it is, which NULL
+     * says of all. State goes with its parameter; I8 and I4 cannot be permuted: E_DATA. An order
+     * that is given, even this one, is said for convolutions; of the rest they ask as above. Of a
+     * file that says HWIO nothing is asked; one with a tensor permuted does not say it. What is
+     * mapped and permuted is the store's own. Questions are repeated; what is no order of all axes
+     * is E_ARG, and so is any with GCKPT_NO_STDIO. */
+    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
  * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
@@ -789,6 +801,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
+/* gckpt_store_write_as and _read_as by path, as gckpt_store_save and _load. */
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
@@ -806,8 +819,9 @@ GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
+/* memory NULL: the heap. NULL on error, which is then the store's. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
-GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph); /* plans and executors go on without it */
 /* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. No
  * two inputs of a graph have the same name. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
@@ -832,8 +846,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
-GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
-GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
 /* stable when the same graph is built again; -1 for NULL */
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
@@ -878,20 +892,26 @@ GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain,
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
 GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
+/* x where x > 0, else slope x; slope 0 or above, and finite; gradient at 0: slope */
+GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
+GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), of any x */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* over the last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis; the logarithm of softmax, never of 0 */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x */
 GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0, NaN below */
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
+/* Radians, as large as they may be; NaN where x is not finite. */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
@@ -909,9 +929,9 @@ typedef struct {
     int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
     int causal;
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
-    int64_t window;        /* causal: of these keys a query sees the last so many, its own included
-                            * (transformers' sliding_window); 0, or S and more: all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2); 0: they do not */
+    int64_t window;        /* causal: of keys 0..S-T+t a query sees the last so many, its own one
+                            * included (transformers' sliding_window); 0, or S and more: all */
+    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2): 1e-30..1e30; 0: not */
     float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
@@ -934,6 +954,7 @@ typedef struct {
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
     float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
 } gckpt_rotary_desc;
+/* The same of some of a head's columns, or by other angles than base gives. */
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
@@ -958,7 +979,7 @@ typedef struct {
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
  * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
  * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0); their files are not
- * taken unseen (gckpt_file_desc.convolutions). */
+ * taken unseen (gckpt_file_desc.convolutions); its .axes reads them so. */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* x (B,T,I), w (K,I/groups,O) */
@@ -975,6 +996,12 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * gradient goes to the first that is), or its mean, zeros of the padding counted. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
+/* (B,H,W,C) -> (B,height,width,C), larger or smaller, as PyTorch's interpolate(size=(height,
+ * width)) looks at x: the nearest (its mode "nearest": rounded down), or between neighbours, edges
+ * or (ALIGNED: align_corners) the centres of corners coinciding. No antialiasing. */
+typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
+GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
+                                       gckpt_upsampling how);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
@@ -1025,7 +1052,11 @@ GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
 /* NaN if one is; where both are equal, each gets half of the gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
+/* a where the condition, f32 or i32, is not 0 (NaN is not), else b. All three are repeated as
+ * above. The gradient goes to what was taken, and is 0 elsewhere, whatever stands there (NaN, inf);
+ * none goes to the condition. */
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x */
 /* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
  * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
@@ -1037,8 +1068,17 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
 /* n <= GCKPT_MAX_INPUTS */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis); /* removes the axis */
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
+/* x between `before` and `after` (0 and more) elements that are `value`, along an axis. */
+GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
+                                  float value);
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* removes the axis */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* so does this */
+/* The greatest, the first NaN if there is one; the axis is removed. The gradient goes to the first
+ * that is greatest. */
+GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
+/* The number, i32, of the element that max takes: no gradient passes. For ops that take indices
+ * (the axis no longer than what they index, else E_SHAPE), and for gckpt_fetch. */
+GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
@@ -1049,8 +1089,9 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
 typedef struct {
-    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2); 0: they do not */
+    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
 } gckpt_linear_loss_desc;
+/* The same, as desc says. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,
                                                         const gckpt_linear_loss_desc *desc);
@@ -1085,6 +1126,7 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * target (Huber 1964); delta > 0. Count = elements. */
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta);
+/* gckpt_mean_squared_error with weights. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
 #endif /* GCKPT_NO_LOSSES */
@@ -1095,12 +1137,13 @@ typedef struct {
 } gckpt_term;
 
 /* >>api-segments ----------------------------------------------------------------------------------
- * Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
- * backward. May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
+ * In GCKPT_SEGMENTS plans the inside of a segment is recomputed in the backward. May nest. Chen
+ * 2016. */
+/* Builds block(x, user) as one segment. NULL x: the block is skipped and NULL returned. */
 typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
-GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
-GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
 GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
@@ -1183,15 +1226,15 @@ typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
     gckpt_result (*shape)(gckpt_call *call);
-    void (*forward)(const gckpt_call *call);
+    void (*forward)(const gckpt_call *call);   /* from in[] to out */
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
     /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
      * may have negative ones, for what is to be ignored): each step checks all of them before
      * anything runs (E_DATA). 0 or no function: no check. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];
-    unsigned flags;
+    unsigned needs[GCKPT_MAX_INPUTS];             /* what the gradient of each input reads */
+    unsigned flags;                               /* GCKPT_INPLACE, .. */
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
@@ -1289,8 +1332,8 @@ typedef struct {
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
-    gckpt_optimiser optimiser;
-    int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
+    int own_state;             /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -1333,8 +1376,8 @@ typedef struct {
      * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
-    const gckpt_pick *fetch;
-    int fetches;
+    const gckpt_pick *fetch; /* for gckpt_fetch and gckpt_collect, */
+    int fetches;             /* so many */
     /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
@@ -1349,7 +1392,7 @@ typedef struct {
  * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on without it */
 /* parameters + state + caches + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
@@ -1403,6 +1446,7 @@ GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in t
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
+/* Instruction i, from 0. E_ARG, here and below: there is none. */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
@@ -1433,6 +1477,7 @@ typedef struct {
     gckpt_buffer_kind kind;
 } gckpt_buffer;
 GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
+/* Buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
@@ -1517,7 +1562,7 @@ typedef struct {
  * NULL on error, which is then the graph's. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
@@ -1786,8 +1831,8 @@ typedef struct {
      * when none of them is within a step (for streaming: from begin to end). */
     void *arena;
     size_t arena_size;
-    unsigned debug;
-    gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
+    unsigned debug; /* GCKPT_DEBUG_.. */
+    gckpt_isa isa;  /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
     /* The one the plan was made for. It must live as long as the executor, whose arena, also a
      * given one, it has; parameters and state are copied to it and, when the last executor with it
      * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
@@ -1818,9 +1863,9 @@ typedef struct {
     /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
      * for another number of ranks */
     int fast_reduce;
-    int (*progress)(void *user, const gckpt_progress *);
-    void (*own_optimiser)(void *user, const gckpt_update *);
-    void *user; /* for the callbacks */
+    int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
+    void (*own_optimiser)(void *user, const gckpt_update *); /* GCKPT_OWN_OPTIMISER */
+    void *user;                                              /* for the callbacks */
     /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
      * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
@@ -1837,7 +1882,7 @@ typedef struct {
  * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
-GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay: they are the store's */
 /* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
  * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
  * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
@@ -1857,6 +1902,12 @@ typedef struct {
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
+/* Each loss by itself, as the last call that reports saw it (one that was SKIPPED, too): the sum of
+ * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
+ * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
+ * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
+ * or no such call yet, one is under way, or the last one failed. */
+GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
@@ -1867,8 +1918,9 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
- * many, or a gckpt_cache_window has let go of what attention needs there: one may go back from the
- * last position that calls came to by rows - window + 1, its rows and attention's window. */
+ * many, or a gckpt_cache_window has let go of what this executor's attention needs there: one may
+ * go back from the last position that calls came to by rows - window + 1, its rows and attention's
+ * window (less of another executor's, which is asked again by its gckpt_forward). */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
@@ -1895,7 +1947,8 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
  * A gradient is there with its last contribution; a trained parameter's with its update; one of
- * what else has no batch axis at the step's end. */
+ * what else has no batch axis at the step's end. An i32 tensor's values (gckpt_argmax) are int32_t:
+ * cast the pointer, so also gckpt_collect's, whose `size` counts them. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
@@ -1973,6 +2026,28 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+/* Where the time of steps goes, by instruction (gckpt_plan_get, gckpt_plan_usage: which tensor,
+ * again or not); examples/summary.h prints it by tensor and by op. */
+typedef struct {
+    double seconds;
+    int64_t runs;          /* in all steps: micro-batches; one a step of what runs once */
+    uint64_t flops, bytes; /* of one run of an op, of a whole micro-batch: bytes read and written */
+} gckpt_spent;
+typedef struct {
+    double (*seconds)(void *user); /* a clock that starts anywhere */
+    void *user;
+    gckpt_spent *spent; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    int count;
+    int64_t steps;
+    double all; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    gckpt_report report; /* of the last one */
+} gckpt_profile;
+/* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
+ * and errors are the step's. A backend is waited for behind each instruction and repeats no
+ * micro-batches, so there the step takes longer. */
+GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                          int64_t rows, const gckpt_hyper *hyper,
+                                          gckpt_profile *profile);
 #ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
@@ -3503,7 +3578,8 @@ GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.053
                                         -0.000358392805f };
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
+#define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
 
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
 GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
@@ -3532,6 +3608,51 @@ GCKPTI_INLINE int gckpti_whole(float y)
     int large = y >= 16777216.0f || y <= -16777216.0f;
     int32_t n = large || y != y ? 0 : (int32_t)y;
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+typedef struct {
+    uint32_t quadrant;
+    float hi, lo;
+} gckpti_angle;
+
+/* The angle of p, a turn being 2^64. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r;
+    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
+    p -= (uint64_t)r.quadrant << 62;
+    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
+    uint64_t size = p >> 63 ? 0 - p : p;
+    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(size & 0x7fffffffu);
+    angle = p >> 63 ? -angle : angle;
+    float a = (float)angle, b = (float)(angle - (double)a);
+    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
+    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
+    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
+    return r;
+}
+
+/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = {
+    0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu
+};
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+{
+    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
+    gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
+    if (u > 0x3f490fdau && u < 0x7f800000u) {
+        uint32_t offset = (u >> 23) - 120u;
+        const uint32_t *word = gckpti_two_over_pi + offset / 32;
+        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+        for (int i = 0; i < 3; i++)
+            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
+    }
+    return r;
 }
 
 /* >>num/again */
@@ -4039,6 +4160,68 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
     return V(fma)(x * s, 1.0f - s, s);
 }
 
+/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
+ *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
+GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
+{
+    return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
+}
+GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
+{
+    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
+    FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
+    return V(fnma)(r * s, p, 1.0f - s);
+}
+
+/* Of an angle hi + lo, |hi| <= pi/4 (num/angles): polynomials, fit 2^-32 and 2^-33. */
+GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
+{
+    FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
+    p = V(fma)(V(fma)(p, z, V(set1)(0.0083333794f)), z, V(set1)(-0.166666672f));
+    return hi + V(fma)(hi * z, p, V(fma)(-0.5f * z, lo, lo));
+}
+GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
+{
+    const FLOATS z = hi * hi, half = V(set1)(-0.5f);
+    FLOATS p = V(fma)(V(set1)(2.44320927e-05f), z, V(set1)(-0.00138873083f));
+    FLOATS c = V(fma)(half, z, V(set1)(1.0f)), e = (1.0f - c) + half * z; /* c's rounding error */
+    e = V(fma)(-hi, lo, V(fma)(half, V(fma)(hi, hi, -z), e));             /* and z's */
+    return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
+}
+
+/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
+ * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
+ * gckpti_angle_in. */
+GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
+{
+    const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
+    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-1.57079637f), a);
+    const FLOATS p2 = V(set1)(4.37113883e-8f), w = V(fma)(n, p2, V(zero)());
+    FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
+    INTS at = V(bits)(t);
+    lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
+#if GCKPTI_ISA < 0
+    if (!(a <= GCKPTI_NEAR)) {
+        const gckpti_angle far = gckpti_angle_in(x);
+        hi = far.hi, lo = far.lo, at = far.quadrant;
+    }
+#endif
+    at = at + quarter;
+    y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
+    y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
+    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+#if GCKPTI_ISA >= 0
+    if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
+        for (int i = 0; i < W; i++)
+            y[i] = a[i] > GCKPTI_NEAR ? gckpti_wave(x[i], quarter) : y[i];
+#endif
+    return y;
+}
+GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(wave)(x, 0); }
+GCKPTI_INLINED FLOATS V(sin_slope)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos_slope)(FLOATS x) { return V(wave)(x, 2); }
+
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 
@@ -4101,84 +4284,20 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLO
 #undef GCKPTI_ISA
 
 /* >>num/angles */
-/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
-typedef struct {
-    uint32_t quadrant;
-    float hi, lo;
-} gckpti_angle;
-
-/* The angle of p, a turn being 2^64. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
-{
-    gckpti_angle r;
-    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
-    p -= (uint64_t)r.quadrant << 62;
-    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
-    uint64_t size = p >> 63 ? 0 - p : p;
-    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
-    angle += (double)(int32_t)(size & 0x7fffffffu);
-    angle = p >> 63 ? -angle : angle;
-    float a = (float)angle, b = (float)(angle - (double)a);
-    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
-    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
-    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
-    return r;
-}
-
-/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
-    float hi = r.hi, lo = r.lo, z = hi * hi;
-    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
-    p = gckpti_fma(p, z, 0.0083333794f);
-    p = gckpti_fma(p, z, -0.166666672f);
-    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
-    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
-    p = gckpti_fma(p, z, 0.0416666456f);
-    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
-    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
-    c = c + gckpti_fma(z * z, p, e);
+    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
     uint32_t flip = (r.quadrant & 2) << 30;
     *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
     *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
 }
 
-/* Sine and cosine of any finite x. Beyond pi/4, x * 2/pi modulo 4 is taken in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
+/* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
+ * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
-    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
-                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
-    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
-    gckpti_angle r = { 0, gckpti_float(u), 0.0f };
-    if (u >= 0x7f800000u) {
-        *sine = *cosine = GCKPTI_NAN;
-        return;
-    }
-    if (u > 0x3f490fdau) {
-        uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = two_over_pi + offset / 32;
-        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
-        for (int i = 0; i < 3; i++)
-            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
-    }
-    gckpti_sincos_of(r, sine, cosine);
+    gckpti_sincos_of(gckpti_angle_in(x), sine, cosine);
     *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
-}
-
-GCKPTI_INLINE float gckpti_sin(float x)
-{
-    float s, c;
-    gckpti_sincos(x, &s, &c);
-    return s;
-}
-
-GCKPTI_INLINE float gckpti_cos(float x)
-{
-    float s, c;
-    gckpti_sincos(x, &s, &c);
-    return c;
 }
 
 /* >>num/random */
@@ -4685,8 +4804,8 @@ enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
     "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
-    "desc.convolutions = GCKPT_AXES_HWIO once it, and what is behind a Flatten, is permuted "      \
-    "(docs/from-pytorch.md)"
+    "desc.axes (layers_pytorch_axes), or desc.convolutions = GCKPT_AXES_HWIO once it, and what "   \
+    "is behind a Flatten, is permuted (docs/from-pytorch.md)"
 GCKPTI_FN int gckpti_note_reserved(const char *key);
 
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
@@ -6177,7 +6296,8 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORED_I4 && (scales || !gckpti_can_store(storage, &shape)))
+    else if (storage == GCKPT_STORED_I4 &&
+             (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
         problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
                   "of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
@@ -6273,6 +6393,9 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
 
+/* needs: the input may be i32, too. */
+enum { GCKPTI_ANY_TYPE = 1 << 12 };
+
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
@@ -6281,6 +6404,10 @@ static inline int gckpti_is_cache(const gckpt_op *op)
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
     return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
+
+/* Of an op without a backward, not of losses, for which the bit means something else: its result is
+ * i32, and what its row's classes() says is above all of it. */
+enum { GCKPTI_INDICES = 1 << 21 };
 
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
@@ -6716,12 +6843,28 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type)
+        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
                                           : "f32 (an op that takes i32 there says GCKPT_INDEX)");
     }
     return g->object.sticky == GCKPT_OK;
+}
+
+/* Indices that an op gives are below what another op takes: no step has to check them. */
+static int gckpti_indices_fit(const gckpt_op *op, gckpt_tensor *const *in, const gckpt_call *call)
+{
+    for (int i = 0; op->classes && i < call->inputs; i++) {
+        const gckpt_tensor *q = in[i]->base;
+        const gckpt_call c = gckpti_shape_call(q->in, q->inputs, q->attributes);
+        const int64_t limit = q->type == GCKPT_I32 && q->op ? op->classes(call, i) : 0;
+        const int64_t below = limit ? q->op->classes(&c, 0) : 0;
+        if (below > limit)
+            return !!gckpti_fail(q->graph, GCKPT_E_SHAPE,
+                                 "%s: input %i, %T, is up to %I: %s takes 0 to %I", op->name, i,
+                                 in[i], below - 1, op->name, limit - 1);
+    }
+    return 1;
 }
 
 /* The error of an op whose shape() refused these inputs. */
@@ -6798,7 +6941,11 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
+    if (!gckpti_indices_fit(op, in, &call))
+        return NULL;
+    const int indices = op->flags & GCKPTI_INDICES && !(op->flags & GCKPT_LOSS);
+    gckpt_tensor *t =
+        gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;
@@ -6848,15 +6995,17 @@ GCKPTI_WARM /* since graph */
 #define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
-    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
-    fast(maximum) fast(minimum)                                                                    \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
+    fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
+    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
+    plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
+    plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
-    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
+    image(max_pool) image(average_pool) image(upsample) image(groupnorm) image(batchnorm)          \
+    image(conv2d)
 /* clang-format on */
 
 /* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
@@ -6955,8 +7104,9 @@ GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
 /* The next axis, going outwards. */
 GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
 
-/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
+/* Over the output; at[0] follows input 0, at[1] input i. Its innermost step is 1, or 0 where it is
+ * repeated. */
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int i);
 
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
@@ -7019,6 +7169,12 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
+
+typedef struct {
+    uint32_t before[2], after[2]; /* as in a slice */
+    int axis;
+    float value;
+} gckpti_pad;
 
 typedef struct {
     int capacity;
@@ -7205,7 +7361,7 @@ typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
     int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int more;      /* 0: what follows is 0, and left out */
+    int more;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
@@ -7214,6 +7370,12 @@ typedef struct {
 typedef struct {
     int64_t keys, ahead;
 } gckpti_sight;
+
+/* Whether the position changes what is there. */
+static inline int gckpti_attention_moves(const gckpti_attention *o)
+{
+    return o->causal > 1 || o->more > 1;
+}
 
 /* The attributes, whole, with the scale that is meant. */
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
@@ -7251,6 +7413,12 @@ static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int6
 static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
 {
     return (j % h->s) * h->kc;
+}
+
+/* Of a cap, inverse and results keep their digits. */
+static inline int gckpti_is_cap(float cap)
+{
+    return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
 /* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
@@ -7509,6 +7677,34 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
                               int64_t *end);
+
+/* ---- ops/upsample.c ---- */
+typedef struct {
+    int size[2]; /* of the result: rows, columns */
+    int how;
+} gckpti_upsample;
+
+typedef struct { /* of one axis: the places that a result looks at, n (1 or 2), and their weights */
+    int64_t at[2];
+    float weight[2];
+    int n;
+} gckpti_lookup;
+
+/* Result i of n, in a source of `size`: see there. */
+GCKPTI_INLINE gckpti_lookup gckpti_lookup_of(int how, int64_t size, int64_t n, int64_t i)
+{
+    const int aligned = how == GCKPT_BILINEAR_ALIGNED && n > 1;
+    const float half = how == GCKPT_BILINEAR ? 0.5f : 0.0f;
+    const float ratio = (float)(size - aligned) / (float)(n - aligned);
+    const float p = gckpti_mul(ratio, (float)i + half) - half;
+    const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
+    const float part = how == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
+    const gckpti_lookup x = { { at, next }, { 1.0f - part, part }, 1 + (part > 0.0f) };
+    return x;
+}
+
+typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add);
 
 /* ---- ops/channels.c ---- */
 typedef struct {
@@ -7878,6 +8074,9 @@ GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
+GCKPTI_CURVE(softplus, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_CURVE(sin, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(cos, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 #undef GCKPTI_WITHOUT_ATTRIBUTES
@@ -7923,20 +8122,40 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 }
 GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    x = x < o[0] ? o[0] : x;
-    return x > o[1] ? o[1] : x;
+    return gckpti_lowest(o[1], gckpti_highest(o[0], x));
 }
 GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
 {
     return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
 GCKPTI_CURVE_KERNELS(clamp, passed, GCKPT_IN(0))
-#undef GCKPTI_CURVE_KERNELS
 GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     const float o[2] = { low, high };
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
+}
+
+/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, which is where x was, else
+ * `slope`. o: slope */
+static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
+{
+    const float slope = *(const float *)call->attributes;
+    return slope >= 0.0f && slope < GCKPTI_INFINITY
+               ? gckpti_unary_shape(call)
+               : gckpt_fail(call, GCKPT_E_ARG,
+                            "leaky_relu: slope = %g must be finite and 0 or above (one below: "
+                            "relu(x) - slope * relu(-x))",
+                            (double)slope);
+}
+GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x > 0 ? x : *o * x; }
+GCKPTI_INLINE float gckpti_slope_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
+GCKPTI_CURVE_KERNELS(leaky_relu, product, GCKPT_OUT)
+#undef GCKPTI_CURVE_KERNELS
+GCKPTI_ROW(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_OUT);
+GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
+{
+    return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
 }
 
 /* detach: y = x, in place where nothing else reads x later. */
@@ -8094,27 +8313,30 @@ static int gckpti_walk_next(gckpti_walk *w)
  * (5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
-    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    call->shape = a->n >= b->n ? *a : *b;
-    for (int k = 1; k <= a->n && k <= b->n; k++) {
-        int64_t da = a->d[a->n - k], db = b->d[b->n - k];
-        if (da != db && da != 1 && db != 1)
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "broadcast: %S with %S: sizes %I and %I differ "
-                              "(matched from the last axis; only 1 is repeated)",
-                              a, b, da, db);
-        call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+    call->shape = call->in[0].shape;
+    for (int i = 1; i < call->inputs; i++) {
+        const gckpt_shape a = call->shape, *b = &call->in[i].shape;
+        call->shape = a.n >= b->n ? a : *b;
+        for (int k = 1; k <= a.n && k <= b->n; k++) {
+            int64_t da = a.d[a.n - k], db = b->d[b->n - k];
+            if (da != db && da != 1 && db != 1)
+                return gckpt_fail(call, GCKPT_E_SHAPE,
+                                  "broadcast: %S with %S: sizes %I and %I differ "
+                                  "(matched from the last axis; only 1 is repeated)",
+                                  &a, b, da, db);
+            call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+        }
     }
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int second)
 {
     int64_t stride[2] = { 1, 1 }, step[2];
     gckpti_walk_begin(w);
     for (int k = 1; k <= call->shape.n; k++) {
         for (int i = 0; i < 2; i++) {
-            const gckpt_shape *s = &call->in[i].shape;
+            const gckpt_shape *s = &call->in[i ? second : 0].shape;
             int64_t size = k <= s->n ? s->d[s->n - k] : 1;
             step[i] = size == 1 ? 0 : stride[i];
             stride[i] *= size;
@@ -8179,7 +8401,7 @@ static void gckpti_pair_gradient(const gckpt_call *call, int i,
     gckpti_walk w;
     if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
         return;
-    gckpti_broadcast_walk(&w, call);
+    gckpti_broadcast_walk(&w, call, 1);
     r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
@@ -8197,7 +8419,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 {
     gckpti_walk w;
     float *o = call->out;
-    gckpti_broadcast_walk(&w, call);
+    gckpti_broadcast_walk(&w, call, 1);
     int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
     do {
         const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
@@ -8244,6 +8466,47 @@ GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
 GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
 #undef GCKPTI_EITHER
 #undef GCKPTI_PAIR
+
+/* where: y = a where the condition is not 0 (NaN is not), else b;  da = g there, else +0, db = +0
+ * there, else g (stored or added). What is not taken is not looked at. a and b one after the other,
+ * each at its own elements of y, so that y may be either. */
+static void gckpti_where_take(const gckpt_call *call, int i, int backward)
+{
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
+    gckpti_walk w;
+    int64_t o = 0;
+    if (backward && !in->grad)
+        return;
+    if (in->low || i == 0)
+        gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
+    if (i == 0) /* the condition's gradient is 0 */
+        return;
+    gckpti_broadcast_walk(&w, call, i);
+    do
+        for (int64_t j = 0; j < w.size[0]; j++, o++) {
+            const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
+            const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
+            const float g = backward && taken ? call->grad_out[o] : 0.0f;
+            if (in->low)
+                gckpti_sum_add(&in->grad[at], &in->low[at], g);
+            else if (backward)
+                gckpti_put(&in->grad[at], g, in->accumulate);
+            else if (taken)
+                call->out[o] = in->data[at];
+        }
+    while (gckpti_walk_next(&w));
+}
+GCKPTI_BOTH_WAYS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
+GCKPTI_ROW(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+           GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_BY_ELEMENT, GCKPTI_ANY_TYPE,
+           GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
+{
+    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* perhaps on parameters */
+    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
+    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
+}
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 
@@ -8392,13 +8655,17 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static void gckpti_put_wide(uint32_t *words, int64_t x)
+{
+    words[0] = (uint32_t)x, words[1] = (uint32_t)((uint64_t)x >> 32);
+}
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
-    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
-    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
+    gckpti_put_wide(p.begin, begin);
+    gckpti_put_wide(p.end, end);
     p.axis = axis;
     p.moves = moves;
     gckpt_tensor *t =
@@ -8482,11 +8749,56 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
+/* pad: x behind `before` elements of a value, and before `after` ones, along an axis; dx = g's part
+ * there. */
+static gckpt_result gckpti_pad_shape(gckpt_call *call)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const int64_t before = gckpti_wide(p->before), after = gckpti_wide(p->after);
+    int axis = gckpti_axis(call, "pad", p->axis);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    if (before < 0 || after < 0)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "pad: %I and %I: gckpt_slice takes elements away",
+                          before, after);
+    call->shape.d[axis] += before < INT64_MAX / 4 && after < INT64_MAX / 4
+                               ? before + after
+                               : INT64_MAX / 4; /* which does not fit */
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_pad_by(const gckpt_call *call, int backward)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
+    const int64_t n = v.size * v.inner, at = gckpti_wide(p->before) * v.inner;
+    const int64_t all = gckpti_split_at(&call->shape, p->axis).size * v.inner;
+    for (int64_t i = 0; !backward && i < v.outer; i++)
+        for (int64_t j = 0; j < all - n; j++)
+            call->out[i * all + (j < at ? j : j + n)] = p->value;
+    if (!backward)
+        gckpti_put_blocks(call->out + at, all, x->data, n, v.outer, n, 0);
+    else if (x->grad)
+        gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
+}
+GCKPTI_BOTH_WAYS(pad, gckpti_pad_by(call, backward))
+GCKPTI_ROW(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
+                                  float value)
+{
+    gckpti_pad p = { { 0, 0 }, { 0, 0 }, axis, value };
+    gckpti_put_wide(p.before, before);
+    gckpti_put_wide(p.after, after);
+    return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
+}
+
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
 {
-    int axis = gckpti_axis(call, "sum or mean", *(const int *)call->attributes);
+    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -8495,6 +8807,10 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
+}
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+{
+    return gckpti_removed_shape(call, "sum or mean");
 }
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
@@ -8534,6 +8850,81 @@ GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
+}
+
+/* max and argmax over an axis, which is removed: the first element that no other is greater than,
+ * or the first NaN; aux, and argmax, is its number. dx = g there, 0 elsewhere. An item is up to 16
+ * of a line of results. */
+enum { GCKPTI_PART = 16 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    int64_t parts; /* of a line */
+    float *out;
+    int32_t *at;
+} gckpti_greatest;
+
+static void gckpti_greatest_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_greatest *s = (const gckpti_greatest *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, from = item % s->parts * GCKPTI_PART;
+    const int64_t n = gckpti_min(inner - from, GCKPTI_PART), to = item / s->parts * inner + from;
+    float best[GCKPTI_PART];
+    int32_t at[GCKPTI_PART];
+    (void)worker;
+    for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
+        for (int64_t j = 0; j < n; j++)
+            if (g && s->at[to + j] == i)
+                gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
+            else if (g)
+                x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
+            else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
+                best[j] = x->data[here + j], at[j] = (int32_t)i;
+    if (s->out)
+        memcpy(s->out + to, best, (size_t)n * sizeof *best);
+    if (s->at && !g)
+        memcpy(s->at + to, at, (size_t)n * sizeof *at);
+}
+static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const int64_t parts = (v.inner + GCKPTI_PART - 1) / GCKPTI_PART;
+    gckpti_greatest s = { call, v, parts, call->grad_out ? NULL : out, (int32_t *)at };
+    if (!call->grad_out || call->in[0].grad)
+        gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
+                       gckpti_greatest_item, &s);
+}
+GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->aux))
+GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
+{
+    gckpti_greatest_by(call, NULL, call->out);
+}
+static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
+{
+    return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
+}
+static gckpt_result gckpti_greatest_shape(gckpt_call *call)
+{
+    gckpt_result result = gckpti_removed_shape(call, "max or argmax");
+    if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
+                          &call->in[0].shape);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
+    return result;
+}
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, NULL,
+               gckpti_argmax_below, GCKPTI_INDICES, 0);
+GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
+}
+GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
 }
 
 /* >>ops/cache */
@@ -9545,7 +9936,7 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
+    if (gckpti_attention_moves(o)) /* else all are of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
@@ -9866,16 +10257,18 @@ static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    const float by = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!(desc->cap >= 0.0f && desc->cap < GCKPTI_INFINITY) ||
-             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+    else if (!gckpti_is_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+             (desc->cap > 0.0f && desc->scale > 0.0f &&
+              !(by >= FLT_MIN && by < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: cap %g, scale %g; each must be a number above 0, or 0 (no cap; "
-                    "1 / sqrt(D))",
+                    "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
+                    "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
                     (double)desc->cap, (double)desc->scale);
     else if (k->window && (!desc->window || desc->window > k->window))
         gckpti_fail(g, GCKPT_E_ARG,
@@ -9903,7 +10296,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && !gckpti_attention_more(&o, desc, k))
+    if (g && k->graph == g && !gckpti_attention_more(&o, desc, k))
         return NULL;
     if (g && k->capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
@@ -9917,6 +10310,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     if (g && !k->capacity && (q->capacity || v->capacity))
         return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
                                   v->capacity ? v : q);
+    o.more += g && k->window && k->shape.d[1] == g->news;
     if (g && k->capacity)
         o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
@@ -10718,9 +11112,9 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_t
 {
     gckpt_tensor *in[3] = { x, w, targets };
     const gckpti_head o = { 0, desc ? desc->cap : 0.0f };
-    if (x && !(o.cap >= 0.0f && o.cap < GCKPTI_INFINITY))
+    if (x && !gckpti_is_cap(o.cap))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "linear_cross_entropy: a cap of %g; it must be a number above 0, or 0: "
+                           "linear_cross_entropy: a cap of %g; it must be 1e-30 to 1e30, or 0: "
                            "none",
                            (double)o.cap);
     if (x && w && targets && !w->batchless)
@@ -11087,6 +11481,91 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
     return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
                           1)
              : NULL;
+}
+#endif
+
+/* >>ops/upsample */
+#ifndef GCKPT_NO_IMAGES
+/* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller ----
+ * As PyTorch does, in binary32, row i of P looks at p of H, columns likewise: nearest: at floor(i
+ * (H/P)); bilinear: p = max((H/P) (i + 0.5) - 0.5, 0), aligned p = i ((H-1)/(P-1)): at floor(p),
+ * weight 1 - f, and the next, or the last again, f = p - floor(p), if that is not 0. y: x there, or
+ * chains of fma from +0 over these rows and, in a row, columns: x times the product of both
+ * weights. dx: results in order, each with its taps in that order: fma(weight, g, dx). */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_scaled_add add;
+} gckpti_upsampling;
+
+/* An item is a row of results (forward), an image (backward). */
+static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_upsampling *s = (const gckpti_upsampling *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
+    const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
+    const int how = ((const gckpti_upsample *)s->call->attributes)->how;
+    (void)worker;
+    if (g)
+        gckpti_start(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
+    for (int64_t i = item * n; i < (item + 1) * n; i++) {
+        const gckpti_lookup p = gckpti_lookup_of(how, in[1], lines, i / out[2] % lines);
+        const gckpti_lookup q = gckpti_lookup_of(how, in[2], out[2], i % out[2]);
+        float *y = g ? NULL : s->call->out + i * c;
+        if (!g)
+            gckpti_start(y, c, 0);
+        for (int k = 0; k < p.n * q.n; k++) {
+            const int64_t from = ((image + p.at[k / q.n]) * in[2] + q.at[k % q.n]) * c;
+            const float weight = p.weight[k / q.n] * q.weight[k % q.n];
+            if (g)
+                s->add(x->grad + from, weight, g + i * c, c);
+            else if (how == GCKPT_NEAREST)
+                memcpy(y, x->data + from, (size_t)c * sizeof *y);
+            else
+                s->add(y, weight, x->data + from, c);
+        }
+    }
+}
+
+GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
+{
+    gckpti_upsampling s = { call, add };
+    const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
+    if (!call->grad_out || call->in[0].grad)
+        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items,
+                       gckpti_upsample_item, &s);
+}
+
+static void gckpti_plain_scaled_add(float *to, float factor, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = gckpti_fma(factor, from[i], to[i]);
+}
+GCKPTI_BOTH_WAYS(upsample, (void)backward; gckpti_upsample_by(call, gckpti_plain_scaled_add))
+
+static gckpt_result gckpti_upsample_shape(gckpt_call *call)
+{
+    const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "upsample: x %S must be (B,H,W,C)", &call->shape);
+    call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
+    return GCKPT_OK;
+}
+GCKPTI_ROW(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+
+GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
+                                       gckpt_upsampling how)
+{
+    const gckpti_upsample o = { { (int)height, (int)width }, (int)how };
+    if (x && (height < 1 || height != o.size[0] || width < 1 || width != o.size[1] ||
+              (unsigned)how > GCKPT_BILINEAR_ALIGNED))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "upsample: %I x %I, how %i: sizes are 1 to 2^31 - 1, how is "
+                           "GCKPT_NEAREST, GCKPT_BILINEAR or GCKPT_BILINEAR_ALIGNED",
+                           height, width, (int)how);
+    return gckpt_apply(&gckpti_op_upsample, &x, 1, &o, sizeof o);
 }
 #endif
 
@@ -12144,9 +12623,10 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #endif
 
 #if GCKPTI_HAS_FAST
-/* There are kernels of AVX512-BF16, which the compiler knows. */
+/* There are kernels of AVX512-BF16, which the compiler knows; clang 16 and 17 crash on them. */
 #if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
+    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
+     (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_AVX512_BF16 1
 #else
 #define GCKPTI_AVX512_BF16 0
@@ -12422,14 +12902,15 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 #if GCKPTI_HAS_FAST
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
-    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
-    X(reciprocal) X(pow) X(clamp)
-#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+    X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
+    X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
 
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
         GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_AT_X = GCKPTI_KIND_gelu, /* before, slopes are taken at the result */
     GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
@@ -12519,7 +13000,7 @@ typedef struct {
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx)
+        V(channel_dx), V(scaled_add)
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
@@ -12528,6 +13009,7 @@ typedef struct {
     void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    gckpti_scaled_add scaled_add;
 #else
 #define GCKPTI_IMAGE_KERNELS(V)
 #endif
@@ -13463,6 +13945,7 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
         gckpt_arg *in = &c.in[k];
         in->shape = c.shape;
         in->data = in->data ? in->data + at : NULL;
+        in->index = in->index ? in->index + at : NULL;
         in->grad = in->grad ? in->grad + at : NULL;
     }
     s->kernel(&c, s->kind);
@@ -13495,7 +13978,7 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
         gckpti_walk w;
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_walk(&w, call);
+        gckpti_broadcast_walk(&w, call, 1);
         if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
@@ -13517,6 +14000,7 @@ GCKPTI_ELEMENTWISE(mul)
 GCKPTI_ELEMENTWISE(div)
 GCKPTI_ELEMENTWISE(maximum)
 GCKPTI_ELEMENTWISE(minimum)
+GCKPTI_ELEMENTWISE(where)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
@@ -13669,8 +14153,8 @@ GCKPTI_BOTH_WAYS(fast_rotary, gckpti_fast_rotary(call, backward))
 
 /* >>cpu/images */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
- * of one channel: an item is a line of results, of dw 64 channels ---- */
+/* ---- pools, upsample, norms: as in ops; conv2d: products as in cpu/products, by phases, groups;
+ * groups of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
     gckpti_products by;
     gckpti_windows w;
@@ -13774,6 +14258,9 @@ GCKPTI_BOTH_WAYS(fast_max_pool,
 GCKPTI_BOTH_WAYS(fast_average_pool,
                  gckpti_average_pool_by(call, backward, gckpti_kernels_of(call)->add,
                                         gckpti_kernels_of(call)->divide))
+
+GCKPTI_BOTH_WAYS(fast_upsample, (void)backward;
+                 gckpti_upsample_by(call, gckpti_kernels_of(call)->scaled_add))
 
 static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {
@@ -15014,13 +15501,17 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. Indices that an op gave it may read
+ * without saying so, since those that are fed are always there. */
 GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
     for (int i = 0; i < t->inputs; i++)
         if (p->active[t->in[i]->base->id])
             mask |= t->op->needs[i];
+    for (int i = 0; i < t->inputs; i++)
+        if (t->in[i]->type == GCKPT_I32 && t->in[i]->base->kind == GCKPTI_OP)
+            mask |= GCKPT_IN(i);
     return mask;
 }
 
@@ -15135,7 +15626,7 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
+        if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batchless && !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -15982,7 +16473,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    if (t->op->flags & GCKPTI_LATE && gckpti_head_once(call))
+    if (gckpti_is_loss(t) && t->op->flags & GCKPTI_LATE && gckpti_head_once(call))
         cost.forward = 0; /* the backward does it all */
     cost.forward += GCKPTI_INSTRUCTION_WORK;
     if (gradients == 0)
@@ -22649,7 +23140,8 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and leaf */
-        int settled; /* what they counted was checked, or is promised: a step may update */
+        unsigned char settled; /* what they counted was checked, or promised: a step may update */
+        unsigned char ended; /* `seen` is what the last call came to */
     } losses;
     struct { /* update */
         double grad_norm;
@@ -22686,7 +23178,6 @@ struct gckpt_exec {
         int64_t capacity, news; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
         int64_t written;        /* calls came as far since position 0 */
-        int64_t kept, back;     /* windows: rows of the least; by how many one can go back */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
@@ -23068,12 +23559,21 @@ static inline int64_t gckpti_position(const gckpt_exec *e)
     return e->caches.of ? e->caches.of->caches.position : 0;
 }
 
+/* Nothing refuses a forward any more: what it adds is written over what windows let go. */
+static inline void gckpti_reach_positions(const gckpt_exec *e)
+{
+    const int64_t end = gckpti_position(e) + e->caches.news;
+    if (e->caches.of->caches.written < end)
+        e->caches.of->caches.written = end;
+}
+
 /* A forward of so many rows has succeeded. */
 GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 #else
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 #define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_reach_positions(const gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
 #endif
 
@@ -24543,22 +25043,23 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_node *node)
                                      : 0;
 }
 
-/* How far back attention, which alone reads such caches, can begin again. */
-static void gckpti_cache_windows(gckpt_exec *e)
+/* The first position from which attention, which alone reads such caches, can go on: they have let
+ * go of what it needs before. */
+static int64_t gckpti_windows_from(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_exec *of = e->caches.of;
-    if (of == e)
-        e->caches.kept = e->caches.back = INT64_MAX;
+    const int64_t written = e->caches.of->caches.written;
+    int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        if (keys == node || !gckpti_cache_window(p, keys))
+        const int64_t rows = keys->shape.d[1];
+        if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
-        of->caches.kept = gckpti_min(of->caches.kept, keys->shape.d[1]);
-        of->caches.back = gckpti_min(of->caches.back, keys->shape.d[1] - o->window + 1);
+        from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
     }
+    return from;
 }
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
@@ -24574,7 +25075,6 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     if (e->caches.of == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
-    gckpti_cache_windows(e);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -24582,7 +25082,9 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+                     !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
+        k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
         void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
@@ -24592,8 +25094,8 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
                               "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same shapes in the "
-                              "same order");
+                              "same backend, store and rows, and caches of the same kinds and "
+                              "shapes in the same order");
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
@@ -24618,8 +25120,11 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
             e->caches.news, position, e->caches.capacity);
-    if (e->caches.of->caches.written < position + e->caches.news)
-        e->caches.of->caches.written = position + e->caches.news;
+    if (position > 0 && position < gckpti_windows_from(e))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: at position %I; calls went up to %I, and windows keep so "
+                            "much that %I is the first one from which attention can go on",
+                            position, e->caches.of->caches.written, gckpti_windows_from(e));
     return GCKPT_OK;
 }
 
@@ -24643,12 +25148,11 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
                             position, exec->caches.of->caches.position);
-    const int64_t written = exec->caches.of->caches.written, back = exec->caches.of->caches.back;
-    if (position > 0 && written > exec->caches.of->caches.kept && written - position > back)
+    if (position > 0 && position < gckpti_windows_from(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: to position %I; calls went up to %I, and windows keep so much "
                             "that %I is the first one from which attention can go on (or 0)",
-                            position, written, written - back);
+                            position, exec->caches.of->caches.written, gckpti_windows_from(exec));
     exec->caches.of->caches.position = position;
     if (position == 0)
         exec->caches.of->caches.written = 0;
@@ -25180,6 +25684,8 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    if (q->kind == GCKPTI_OP) /* checked when the graph was built */
+        return GCKPT_OK;
     const int32_t *index = gckpti_indices(e, q);
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
     gckpt_call c;
@@ -25340,7 +25846,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
             n = n / p->rows * rows;
             times = 1;
         }
-        for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+        for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
             ignored += gckpti_indices(e, q)[k] < 0;
         e->losses.terms[i].expected += (n - ignored) / p->terms[i].unit * times;
     }
@@ -25519,6 +26025,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->bf16 = in->bf16 ? in->bf16 + at : NULL;
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
+        in->index = in->index ? in->index + at : NULL;
         in->low = in->low ? in->low + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
@@ -25976,8 +26483,9 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
         return lr * (float)(step + 1) / (float)warmup;
     if (step >= steps || steps <= warmup)
         return min_lr;
-    float t = (float)(step - warmup) / (float)(steps - warmup);
-    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+    float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
+    gckpti_sincos(3.14159265f * t, &sine, &cosine);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
 }
 
 /* Of gckpt_hyper: 0 is the default, negative is none. */
@@ -26857,6 +27365,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     const int inference = goal == GCKPTI_FORWARD;
     const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
+    e->losses.ended = 0;
     e->step.goal = goal;
     gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
@@ -26951,6 +27460,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         return result;
     /* nothing can refuse the step any more */
     gckpti_measure_start(e);
+    gckpti_reach_positions(e);
     e->step.pc = e->step.finished = 0;
     e->update.cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,
@@ -26993,6 +27503,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     e->step.finished = e->step.rows > 0;
+    e->losses.ended = 1;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
@@ -27142,6 +27653,108 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
+
+GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)
+{
+    if (!exec || !sum || !count)
+        return GCKPT_E_ARG;
+    const int terms = (int)exec->plan->term_count;
+    if (term < 0 || term >= terms)
+        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
+                            term, terms);
+    if (!exec->losses.ended)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "term_loss: no step, or the last one did not come to its end");
+    *sum = exec->losses.terms[term].seen.sum;
+    *count = exec->losses.terms[term].seen.count;
+    return GCKPT_OK;
+}
+
+/* >>run/profile */
+#ifndef GCKPT_NO_CHECK
+
+/* What one run of an op's instruction computes, reads and writes. */
+static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckpt_spent *to)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const gckpt_op *op = node->op;
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, p->rows, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    to->bytes = gckpti_node_bytes(node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
+        const int here = o.in[i].value != GCKPTI_NONE;
+        if (!here && q->kind == GCKPTI_PARAM) /* where it is, as it is stored */
+            to->bytes += (size_t)gckpti_stored_bytes(p->params[q->index].storage,
+                                                     p->params[q->index].elements);
+        else if (here || !q->op)
+            to->bytes += gckpti_node_bytes(in);
+        if (o.in[i].gradient == GCKPTI_NONE)
+            continue;
+        c.in[i].grad = &c.loss_scale; /* is wanted */
+        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(in) : 0;
+    }
+    to->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
+    if (ins->kind == GCKPT_BACKWARD)
+        to->flops =
+            op->flops_backward ? op->flops_backward(&c) : gckpti_gradients_flops(&c, to->flops);
+}
+
+/* A step that is timed. */
+typedef struct {
+    gckpt_exec *e;
+    gckpt_profile *to;
+    double last; /* when it was looked at the clock last */
+    gckpt_result result;
+} gckpti_profiling;
+
+static void gckpti_profile_run(void *context)
+{
+    gckpti_profiling *t = (gckpti_profiling *)context;
+    gckpt_call c;
+    gckpti_bare_call(t->e, &c);
+    while ((t->result = gckpti_advance(t->e, &c)) == GCKPT_MORE) {
+        gckpt_spent *to = &t->to->spent[t->e->step.pc - 1];
+        gckpti_on(t->e)->finish(gckpti_on(t->e)->context);
+        const double now = t->to->seconds(t->to->user);
+        to->seconds += now - t->last;
+        to->runs++;
+        t->last = now;
+    }
+}
+
+GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                          int64_t rows, const gckpt_hyper *hyper,
+                                          gckpt_profile *profile)
+{
+    const gckpti_goal goal = hyper ? GCKPTI_STEP : GCKPTI_FORWARD;
+    gckpti_profiling t = { exec, profile, 0, GCKPT_MORE };
+    if (!exec)
+        return GCKPT_E_ARG;
+    const gckpt_plan *p = exec->plan;
+    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "profile_step: needs a clock and room for gckpt_plan_length times");
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].op)
+            gckpti_profile_work(exec, &p->list[x], &profile->spent[x]);
+    const double start = profile->seconds(profile->user);
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, goal, hyper);
+    if (result != GCKPT_OK)
+        return result;
+    t.last = profile->seconds(profile->user);
+    gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_profile_run, &t);
+    result = t.result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : t.result;
+    if (result == GCKPT_OK && !hyper)
+        gckpti_add_positions(exec, rows);
+    profile->all += profile->seconds(profile->user) - start;
+    profile->steps += result == GCKPT_OK || result == GCKPT_SKIPPED;
+    return result;
+}
+#endif
 
 /* =================================================================================================
  * >>check: gradients against finite differences; what ops cost here; races
@@ -27865,10 +28478,10 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
  * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
- * from a file that did not say. All other keys are notes. State becomes the file's: what the file
- * does not have becomes zero, as before a first step. An external parameter that is not writable
- * must hold the file's bits already. Files of other programs (any other format) leave step and seed
- * alone.
+ * from a file that did not say, or is written in another order. All other keys are notes. State
+ * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * parameter that is not writable must hold the file's bits already. Files of other programs (any
+ * other format) leave step and seed alone.
  *
  * Loading reads and checks the header before it changes anything. Then what the store lacks is
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a
@@ -27925,6 +28538,21 @@ typedef struct {
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
+/* ---- files/axes.c ---- */
+/* What desc.axes answers of a parameter. */
+typedef struct {
+    int given;                          /* how many axes; 0: as it is */
+    unsigned char turned;               /* in another order than here: */
+    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
+} gckpti_turn;
+static inline int gckpti_is_turned(const gckpti_turn *t) { return GCKPTI_ASKS_AXES && t->turned; }
+#define GCKPTI_TURN_PROBLEM                                                                        \
+    "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
+#define GCKPTI_TURN_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
+#define GCKPTI_TURN_ROWS                                                                           \
+    "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
+    "in file and store, and pack it behind that"
+
 /* ---- files/header.c ---- */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
@@ -27934,6 +28562,8 @@ typedef struct {
     signed char had;       /* of values: how many the store had */
     signed char optimiser; /* as in gckpti_param; -1: wrong */
     unsigned char ignored; /* nothing of it counts but where its data are */
+    unsigned char unsaid;  /* neither file nor program says the order of its axes */
+    gckpti_turn turn;      /* of values, and what else there is of them */
     uint64_t updates;      /* as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX: not known yet */
     unsigned char *to;     /* where the data are read to; NULL: they are compared */
@@ -27970,7 +28600,7 @@ struct gckpti_loader {
     size_t spare_bytes;
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */
-    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
+    unsigned char unsaid; /* the file does not say the order of convolutions' axes */
     uint64_t contract, step, seed, optimiser;
 };
 #endif
@@ -28014,6 +28644,51 @@ typedef struct {
 } gckpti_rank_save;
 #endif
 
+/* >>files/axes */
+#ifndef GCKPT_NO_FILES
+/* ---- the order of axes in a file ---- */
+
+/* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
+GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
+                              const gckpt_shape *shape)
+{
+    int axes[GCKPT_MAX_DIMS], seen = 0;
+    memset(t, 0, sizeof *t);
+    memset(axes, -1, sizeof axes);
+    if (!GCKPTI_ASKS_AXES || !d->axes)
+        return 1;
+    t->given = d->axes(d->user, name, *shape, axes);
+    for (int i = 0; t->given == shape->n && i < shape->n; i++) {
+        if (axes[i] < 0 || axes[i] >= shape->n || seen >> axes[i] & 1)
+            return t->turned = 0;
+        seen |= 1 << axes[i];
+        t->axes[i] = (unsigned char)axes[i];
+        t->turned |= axes[i] != i;
+    }
+    return !t->given || t->given == shape->n;
+}
+
+/* Where element k of the file's tensor stands in the parameter, which has this shape. */
+GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *shape, int64_t k)
+{
+    int64_t step[GCKPT_MAX_DIMS], n = 1, at = 0;
+    for (int i = shape->n; i-- > 0; n *= shape->d[i])
+        step[i] = n;
+    for (int i = shape->n; i-- > 0; k /= shape->d[t->axes[i]])
+        at += k % shape->d[t->axes[i]] * step[t->axes[i]];
+    return at;
+}
+
+/* The shape in the file of what has this one here; or (not to_file) the other way. */
+GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file)
+{
+    gckpt_shape out = shape;
+    for (int i = 0; gckpti_is_turned(t) && i < shape.n; i++)
+        out.d[to_file ? i : t->axes[i]] = shape.d[to_file ? t->axes[i] : i];
+    return out;
+}
+#endif
+
 /* >>files/write */
 #ifndef GCKPT_NO_FILES
 /* ---- what both need ---- */
@@ -28021,7 +28696,7 @@ GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
 };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -28076,6 +28751,7 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
+    gckpti_turn turn;     /* of q */
     int64_t first, count; /* its elements, as the file has them */
     uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
@@ -28090,15 +28766,18 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
-        if (w->slot == GCKPTI_VALUES)
+        if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
+            gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape); /* what is wrong was refused */
+        }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
-        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->shape =
+            scale ? gckpti_scale_shape(&q->p.shape) : gckpti_turned_shape(&w->turn, q->p.shape, 1);
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
@@ -28133,9 +28812,14 @@ static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
     int unsaid = 0, weights = 0;
+    gckpti_turn turn;
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
-        if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
+        if (!gckpti_renamed(v->desc, q->p.name))
+            continue;
+        gckpti_turn_ask(&turn, v->desc, q->p.name, &q->p.shape);
+        unsaid |= turn.turned;
+        if (!q->convolution && q->p.shape.n < 3)
             continue;
         weights |= q->convolution || q->p.shape.n > 3;
         unsaid |= q->unsaid;
@@ -28227,18 +28911,28 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
-    int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
+    const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
+    const int turned = gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (as_it_is)
-        gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
-    for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
-        const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
-        if (w->type != GCKPT_STORED_F32)
-            fits &= gckpti_to_halves(w->type, x, n, half);
-        gckpti_sink_elements(k, w, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n);
+    for (int64_t at = w->first, n; at < end && !k->failed; at += n) {
+        const void *x = as_it_is ? all + (size_t)(at - first) * size : NULL;
+        n = turned ? gckpti_min(end - at, GCKPTI_DRAWN) : end - at;
+        for (int64_t i = 0; turned && i < n; i++, x = room)
+            memcpy((char *)room + (size_t)i * size,
+                   all + (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size, size);
+        if (!x)
+            x = gckpti_values_at(s, w->q, at, room, &n);
+        n = gckpti_min(end - at, n);
+        if (!as_it_is && w->type != GCKPT_STORED_F32) {
+            n = gckpti_min(n, GCKPTI_DRAWN);
+            fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
+            x = half;
+        }
+        gckpti_sink_elements(k, w, x, n);
     }
     return fits;
 }
@@ -28275,12 +28969,16 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Packed values that are not made yet have scales only when they are made. */
+/* Packed values that are not made yet have scales only when they are made; permuted ones are taken
+ * from all over them. */
 static gckpt_result gckpti_save_start(const gckpti_saving *v)
 {
     gckpt_store *s = v->store;
     const gckpt_file_desc *d = v->desc;
     gckpti_outgoing w;
+    gckpti_turn turn;
+    if (!GCKPTI_ASKS_AXES && d->axes)
+        return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
@@ -28295,7 +28993,14 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
-        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+        if (!gckpti_renamed(d, q->p.name))
+            continue;
+        if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
+            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
+                                  turn.given, &q->p.shape);
+        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORED_I8)
+            result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
+        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORED_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
@@ -28618,7 +29323,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
     const char *axes = found[GCKPTI_AXES];
-    l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
+    l->unsaid = GCKPTI_ASKS_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
@@ -28752,6 +29457,21 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
     return gckpti_refuse(l, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
+/* Asks in which order values have their axes, whose shape becomes that of the store; shape: what it
+ * has there. */
+static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
+{
+    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    if (!GCKPTI_ASKS_AXES || !l->unsaid || !name || e->slot >= 0)
+        return 1;
+    if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
+        return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
+    e->unsaid = e->unsaid && !e->turn.given;
+    if (shape.n == e->shape.n)
+        e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
+    return 1;
+}
+
 /* Which parameter a tensor is for; values for an empty store create it. */
 static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
 {
@@ -28769,6 +29489,8 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, l->desc->rename ? ", also when renamed" : "");
+    if (!gckpti_load_turn(l, e, name, index < 0 ? e->shape : s->params[index].p.shape))
+        return 0;
     if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
@@ -28812,11 +29534,15 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     const gckpti_param *q = &l->store->params[e->param];
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
+    if (GCKPTI_ASKS_AXES && e->unsaid && q->convolution)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
-        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
-                             &e->shape, &q->p.shape);
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S",
+                             &e->shape, gckpti_is_turned(&e->turn) ? ", permuted by desc.axes" : "",
+                             &q->p.shape);
+    if (gckpti_is_turned(&e->turn) &&
+        (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_TURN_ROWS);
     if (e->type != GCKPT_STORED_I8)
         return 1;
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
@@ -28845,6 +29571,9 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
     }
     if (!scale && (e->slot != head->states || e->slot > 3))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    e->turn = head->turn;
+    if (e->shape.n == head->shape.n)
+        e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
     if (!gckpti_same_shape(&e->shape, &shape))
         return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
@@ -28897,7 +29626,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian())
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || gckpti_is_turned(&e->turn))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
@@ -29042,25 +29771,58 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
     return 1;
 }
 
-/* Values that are not the store's to change: are they the file's? */
-static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_storage storage)
 {
-    unsigned char room[256];
-    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
-    const int size = gckpti_storages[e->type].bytes;
+    return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                         gckpti_storage_name(storage),
+                         storage == GCKPT_STORED_I8   ? "not finite"
+                         : storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                                                      : "beyond 65504");
+}
+
+/* An element at a time: of what has its axes in another order, to where it belongs, where a share
+ * is held of that; of values that are not the store's to change, are they the file's? */
+static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+{
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
-    int same = e->type == (int)stored;
+    const size_t size = (size_t)gckpti_storages[stored].bytes;
+    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
+    const int alike = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
-    for (int64_t at = 0, n; at < count && same; at += n) {
-        n = gckpti_min(count - at, (int64_t)sizeof room / size);
-        if (!gckpti_load_elements(l, room, n, size))
+    gckpti_share own = gckpti_share_of(count, 0, 1);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    int fits = e->to || alike;
+    if (e->to)
+        own = gckpti_array_share(l->store, q, e->slot);
+    if (e->to && e->slot < 0)
+        gckpti_set_block(&to, e->to);
+    for (int64_t at = 0, n; at < count && fits; at += n) {
+        n = gckpti_min(count - at, GCKPTI_DRAWN);
+        if (alike ? !gckpti_load_elements(l, room, n, (int)size)
+                  : !gckpti_load_floats(l, e->type, room, n))
             return 0;
-        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+        for (int64_t i = 0; i < n; i++) {
+            const void *from = (const unsigned char *)room + (size_t)i * size;
+            const int64_t k =
+                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &q->p.shape, at + i)
+                                            : at + i) -
+                own.first;
+            if (k < 0 || k >= own.count)
+                continue;
+            if (!e->to)
+                fits &= !memcmp(have + (size_t)k * size, from, size);
+            else if (alike || stored == GCKPT_STORED_F32)
+                memcpy(e->to + (size_t)k * size, from, size);
+            else
+                fits &= gckpti_pack_row(&to, k, 1, &room[i]);
+        }
     }
-    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and not what the file has; bind it as "
-                                 "writable, or leave it out");
+    return fits || (e->to ? gckpti_load_unfit(l, e, stored)
+                          : gckpti_refuse(l, GCKPT_E_DATA, e,
+                                          "is external, not writable, and not what the file has; "
+                                          "bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
@@ -29069,8 +29831,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
-    if (!e->to)
-        return gckpti_load_compare(l, e, q);
+    if (!e->to || gckpti_is_turned(&e->turn))
+        return gckpti_load_apart(l, e, q);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;
@@ -29091,11 +29853,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if (!gckpti_pack_row(&to, at, n, x))
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                                 gckpti_storage_name(to.p.storage),
-                                 scaled                            ? "not finite"
-                                 : to.p.storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
-                                                                   : "beyond 65504");
+            return gckpti_load_unfit(l, e, to.p.storage);
     }
     return 1;
 }
@@ -29144,7 +29902,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         q->raw = 0;
         if (GCKPTI_ASKS_AXES)
-            q->unsaid = l->unsaid;
+            q->unsaid = e->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
         if (!values_only) {
@@ -29214,12 +29972,14 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    l->unsaid = GCKPTI_ASKS_AXES && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    l->unsaid = GCKPTI_ASKS_AXES;
     l->had = store->count;
     l->notes = store->note_count;
     if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
+    if (!GCKPTI_ASKS_AXES && l->desc->axes)
+        return gckpti_error(store, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if (l->source)
         return gckpti_load_text(l, size);
     if (!gckpti_load_bytes(l, first, size < 8 ? size : 8))
@@ -31114,6 +31874,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_EXP_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TANH_MAX
+#undef GCKPTI_NEAR
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_GELU_C1
@@ -31180,6 +31941,9 @@ GCKPTI_WARM /* since check */
 #undef gckpti_call_stored
 #undef GCKPTI_HEADER_MAX
 #undef GCKPTI_RANKS_LOAD
+#undef GCKPTI_TURN_PROBLEM
+#undef GCKPTI_TURN_NONE
+#undef GCKPTI_TURN_ROWS
 #undef GCKPTI_PLAN_MAGIC
 #undef gckpt_fail
 
@@ -32409,6 +33173,10 @@ static GCKPTI_TARGET void V(values)(const V(piece) *piece)
         GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
         GCKPTI_VALUE(pow, V(power)(x, s.o[0]))
         GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
+        GCKPTI_VALUE(leaky_relu, V(less)(V(zero)(), x, x, s.o[0] * x))
+        GCKPTI_VALUE(softplus, V(softplus)(x))
+        GCKPTI_VALUE(sin, V(sin)(x))
+        GCKPTI_VALUE(cos, V(cos)(x))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
@@ -32447,6 +33215,10 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_SLOPE(sigmoid)
         GCKPTI_SLOPE(abs)
         GCKPTI_SLOPE(reciprocal)
+        GCKPTI_SLOPE(softplus)
+        GCKPTI_SLOPE(sin)
+        GCKPTI_SLOPE(cos)
+        GCKPTI_PUT_BY(leaky_relu, g, V(less)(zero, x, one, V(set1)(s.o[0])))
         GCKPTI_PUT_BY(exp, g, x)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
@@ -32484,6 +33256,26 @@ static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece)
     V(store_n)(to, V(load)(all), left);
 }
 
+/* where: forward (i -1), or the gradient of input i. Of f32 conditions the sign is shifted out. */
+static GCKPTI_TARGET void V(choose)(const gckpt_call *call, int i)
+{
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
+    const void *words = c->index ? (const void *)c->index : (const void *)c->data;
+    const float *x = (const float *)words, *a = i > 0 ? call->grad_out : call->in[1].data;
+    const int64_t n = gckpti_elements(&call->shape);
+    if (i == 0)
+        gckpti_start(in->grad, n, in->accumulate);
+    for (int64_t at = 0, left = n; left > 0 && i; at += W, left -= W) {
+        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, left)) << !c->index == 0) ^ (0u - (i == 2));
+        FLOATS y = i > 0 ? V(zero)() : V(load_n)(call->in[2].data + at, left);
+        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, left))));
+        if (i > 0)
+            V(put_sum)(in->grad + at, y, in->accumulate, left);
+        else
+            V(store_n)(call->out + at, y, left);
+    }
+}
+
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
@@ -32491,15 +33283,15 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
                    gckpti_elements(&call->shape), kind, 0,
                    gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
                                    x == y ? NULL : y->bf16) };
-    V(piece_run)(&s, V(values));
+    if (kind == GCKPTI_KIND_where)
+        V(choose)(call, -1);
+    else
+        V(piece_run)(&s, V(values));
 }
 
 static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind, int i)
 {
-    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal;
-    const int by_out = at_out >> kind & 1;
+    const int by_out = kind < GCKPTI_AT_X;
     const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
     const float *x = by_out ? call->out : at->data;
     const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
@@ -32521,8 +33313,10 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
         gckpti_pow_backward(call); /* +0 */
     else
         for (int i = 0; i < call->inputs; i++)
-            if (call->in[i].grad)
+            if (call->in[i].grad && kind != GCKPTI_KIND_where)
                 V(elementwise_slopes)(call, kind, i);
+            else if (call->in[i].grad)
+                V(choose)(call, i);
 }
 
 /* >>kernels/rows */
@@ -33430,6 +34224,15 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
         FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
         V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
     }
+}
+
+/* gckpti_plain_scaled_add */
+static GCKPTI_TARGET void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i,
+                   V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)),
+                   n - i);
 }
 
 /* ---- max_pool: as gckpti_plain_max_window ---- */

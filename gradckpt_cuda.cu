@@ -18,13 +18,13 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3200
- *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
- *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
- *                 attention
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3469
+ *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
+ *                 errors, panel, products, linear, embed, softmax, norms, losses, classes,
+ *                 head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            274
+ *     >>backend   which kernels there are, the self-test, the table                            280
  *                 find, self_test, open
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1275,6 +1275,9 @@ CURVE(log, quotient, call->in[0].data)
 CURVE(sqrt, quotient, call->out)
 CURVE(abs, product, call->in[0].data)
 CURVE(reciprocal, product, call->out)
+CURVE(softplus, product, call->out)
+CURVE(sin, product, call->in[0].data)
+CURVE(cos, product, call->in[0].data)
 #undef CURVE
 
 struct Power {
@@ -1307,37 +1310,39 @@ void pow_backward(const gckpt_call *call)
     map_back(call, f, call->in[0].data);
 }
 
-struct Clamp {
+/* Those with N attributes. */
+template <int N, float (*F)(float, const float *)> struct ValueBy {
     static constexpr int READS = READS_A;
-    float o[2];
-    __device__ void operator()(float *d, float x, float, int) const
-    {
-        *d = gckpti_value_clamp(x, o);
-    }
+    float o[N];
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
 };
 
-struct ClampGradient {
+template <int N, float (*SLOPE)(float, const float *), void (*PUT)(float *, float, float, int)>
+struct SlopeBy {
     static constexpr int READS = READS_BOTH;
-    float o[2];
-    __device__ void operator()(float *d, float x, float g, int accumulate) const
+    float o[N];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        gckpti_put_passed(d, g, gckpti_slope_clamp(x, o), accumulate);
+        PUT(d, g, SLOPE(at, o), accumulate);
     }
 };
 
-void clamp_forward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    Clamp f = { { o[0], o[1] } };
-    map_forward(call, f);
-}
-
-void clamp_backward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    ClampGradient f = { { o[0], o[1] } };
-    map_back(call, f, call->in[0].data);
-}
+#define CURVE_BY(name, n, rule, at)                                                                \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        ValueBy<n, gckpti_value_##name> f;                                                         \
+        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
+        map_forward(call, f);                                                                      \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        SlopeBy<n, gckpti_slope_##name, gckpti_put_##rule> f;                                      \
+        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
+        map_back(call, f, at);                                                                     \
+    }
+CURVE_BY(clamp, 2, passed, call->in[0].data)
+CURVE_BY(leaky_relu, 1, product, call->out)
+#undef CURVE_BY
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1542,14 +1547,23 @@ struct Pair {
     }
 };
 
-/* A gradient that depends on the other input or on both, as gckpti_pair_gradient. */
-enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS };
+/* Whether the word of a condition holds, as gckpti_holds: of f32, or of i32. */
+__device__ inline bool holds(float word, bool whole)
+{
+    return (gckpti_bits(word) & (whole ? 0xffffffffu : 0x7fffffffu)) != 0;
+}
+
+/* A gradient that depends on the other input or on both, as gckpti_pair_gradient; or, as where's,
+ * on a condition. */
+enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct PairGradient {
     Rule rule;
     float by;
     __device__ float product_of(float g, float other, float own, float *factor) const
     {
         *factor = 1.0f;
+        if (rule >= WHERE)
+            return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
         return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
                : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
                : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
@@ -1558,7 +1572,10 @@ struct PairGradient {
     __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
     {
         float factor, u = product_of(g, other, own, &factor);
-        gckpti_put_product(d, u, factor, accumulate);
+        if (rule >= WHERE)
+            gckpti_put(d, u, accumulate);
+        else
+            gckpti_put_product(d, u, factor, accumulate);
     }
 };
 
@@ -1640,7 +1657,7 @@ __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, in
     if (RULED) {
         PairGradient f = { s.rule, 1.0f };
         g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
-        return gckpti_mul(g, factor);
+        return s.rule >= WHERE ? g : gckpti_mul(g, factor);
     }
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
@@ -1758,16 +1775,16 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 }
 
 /* >>exact/broadcast */
-Axes<int64_t> broadcast_axes(const gckpt_call *call)
+Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 {
     gckpti_walk w;
-    gckpti_broadcast_walk(&w, call);
+    gckpti_broadcast_walk(&w, call, second);
     return axes_of(&w);
 }
 
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
-    combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
+    combine(call, broadcast_axes(call, 1), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
@@ -1775,12 +1792,12 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
                         Rule rule = NO_RULE)
 {
     const gckpt_arg *in = &call->in[i];
-    const float *own = rule > ABOVE ? in->data : NULL;
+    const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
     const Scale<gckpti_put_product> by = { sign };
     const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
-    Axes<int64_t> x = broadcast_axes(call);
+    Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
@@ -1827,6 +1844,54 @@ void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
 void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
 void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
 void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
+
+/* a, or else own, where a condition holds, or where it does not. */
+struct Choice {
+    bool whole, holding;
+    float by;
+    __device__ void operator()(float *d, float a, float condition, float own, int) const
+    {
+        *d = holds(condition, whole) == holding ? a : own;
+    }
+};
+
+const float *condition_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0];
+    return x->index ? (const float *)(const void *)x->index : x->data;
+}
+
+/* Out of what is not repeated, b or else a; where both are, out is b first. */
+void where_forward(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->shape);
+    const int taken = gckpti_elements(&call->in[2].shape) != n &&
+                              gckpti_elements(&call->in[1].shape) == n
+                          ? 2
+                          : 1;
+    const gckpt_arg *rest = &call->in[3 - taken];
+    const float *own = rest->data;
+    const Choice f = { call->in[0].index != NULL, taken == 1, 0.0f };
+    if (gckpti_elements(&rest->shape) != n) {
+        Axes<int64_t> all = broadcast_axes(call, 3 - taken);
+        swap_steps(&all, 1, 2);
+        combine(call, all, ADD, call->out, own, NULL, -0.0f, 0);
+        own = call->out;
+    }
+    Axes<int64_t> x = broadcast_axes(call, taken);
+    swap_steps(&x, 1, 2); /* 1: of what is taken, 2: of the condition */
+    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), own, 0);
+}
+
+void where_backward(const gckpt_call *call)
+{
+    const bool whole = call->in[0].index != NULL;
+    const gckpt_arg *condition = &call->in[0];
+    if (condition->grad && !condition->accumulate)
+        fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
+    broadcast_gradient(call, 1, 1.0f, condition_of(call), whole ? WHERE_I32 : WHERE);
+    broadcast_gradient(call, 2, 1.0f, condition_of(call), whole ? ELSEWHERE_I32 : ELSEWHERE);
+}
 
 /* >>exact/shapes */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
@@ -1952,41 +2017,67 @@ void slice_forward(const gckpt_call *call)
     copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
 }
 
-/* d = g in the part, else 0: the first contribution, in one pass. */
+/* d = s in the part, else `value`, in one pass. */
 template <int N, class I>
-__global__ void unslice_kernel(float *d, const float *g, I whole, I begin, I part, int64_t packs)
+__global__ void spread_kernel(Part p, float *d, const float *s, float value)
 {
-    for (EACH(i, packs)) {
+    const I whole = (I)p.whole / N, begin = (I)p.begin / N, part = (I)p.n / N;
+    for (EACH(i, p.blocks * p.whole / N)) {
         I block = (I)i / whole, j = (I)i - block * whole - begin;
-        Pack<float, N> x = {};
+        Pack<float, N> x;
+        for (int k = 0; k < N; k++)
+            x.v[k] = value;
         if (j < part) /* unsigned: from 0 on */
-            x = load<N>(g + (block * part + j) * N);
+            x = load<N>(s + (block * part + j) * N);
         store(d + i * N, x);
     }
+}
+
+void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
+{
+    int64_t n = p.blocks * p.whole;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (four)
+        RUN(call, (spread_kernel<4, uint32_t>), grid, 256, 0, p, d, s, value);
+    else if (narrow)
+        RUN(call, (spread_kernel<1, uint32_t>), grid, 256, 0, p, d, s, value);
+    else
+        RUN(call, (spread_kernel<1, uint64_t>), grid, 256, 0, p, d, s, value);
 }
 
 void slice_backward(const gckpt_call *call)
 {
     Part p = slice_part(call);
     float *d = call->in[0].grad;
-    const float *g = call->grad_out;
-    int64_t n = p.blocks * p.whole;
-    bool narrow = n < INT64_C(1) << 31;
-    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
-    if (!d)
-        return;
-    if (call->in[0].accumulate)
-        copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four)
-        RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
-            (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
-    else if (narrow)
-        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
-            (uint32_t)p.begin, (uint32_t)p.n, n);
-    else
-        RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
-            (uint64_t)p.begin, (uint64_t)p.n, n);
+    if (d && call->in[0].accumulate)
+        copy_blocks(call, d + p.begin, p.whole, call->grad_out, p.n, p.blocks, p.n, 1);
+    else if (d)
+        spread(call, p, d, call->grad_out, 0.0f);
+}
+
+Part pad_part(const gckpt_call *call)
+{
+    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
+    Part p = { v.outer, whole, gckpti_wide(o->before) * v.inner, v.size * v.inner };
+    return p;
+}
+
+void pad_forward(const gckpt_call *call)
+{
+    spread(call, pad_part(call), call->out, call->in[0].data,
+           ((const gckpti_pad *)call->attributes)->value);
+}
+
+void pad_backward(const gckpt_call *call)
+{
+    Part p = pad_part(call);
+    if (call->in[0].grad)
+        copy_blocks(call, call->in[0].grad, p.n, call->grad_out + p.begin, p.whole, p.blocks, p.n,
+                    call->in[0].accumulate);
 }
 
 void concat_forward(const gckpt_call *call)
@@ -2148,6 +2239,184 @@ void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
 void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
 void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
 void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
+
+/* >>exact/greatest */
+/* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
+/* Whether v, number k, comes before another one; at < 0: there is none. */
+__device__ bool takes(float v, int32_t k, float best, int32_t at)
+{
+    if (at < 0 || v != v || best != best)
+        return at < 0 || (v != v && (best == best || k < at));
+    return v > best || (v == best && k < at);
+}
+
+/* A thread a result, of lines of `inner`; neighbours read neighbours. */
+__global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
+                                int64_t inner, int64_t n)
+{
+    for (EACH(i, n)) {
+        const float *from = x + i / inner * size * inner + i % inner;
+        float best = from[0];
+        int32_t at = 0;
+        for (int32_t k = 1; k < size; k++)
+            if (takes(from[k * inner], k, best, at))
+                best = from[k * inner], at = k;
+        if (out)
+            out[i] = best;
+        if (number)
+            number[i] = at;
+    }
+}
+
+/* The last axis: a warp a result. */
+__global__ void greatest_row_kernel(const float *x, float *out, int32_t *number, int64_t size,
+                                    int64_t rows)
+{
+    for (EACH_ROW(r, rows)) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        float best = 0.0f;
+        int32_t at = -1;
+        for (int64_t k = lane; k < size; k += 32)
+            if (takes(x[r * size + k], (int32_t)k, best, at))
+                best = x[r * size + k], at = (int32_t)k;
+        for (int h = 16; h; h /= 2) {
+            const float v = __shfl_xor_sync(0xffffffffu, best, h);
+            const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
+            if (k >= 0 && takes(v, k, best, at))
+                best = v, at = k;
+        }
+        if (lane == 0 && out)
+            out[r] = best;
+        if (lane == 0 && number)
+            number[r] = at;
+    }
+}
+
+void greatest(const gckpt_call *call, float *out, void *number)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const int64_t n = v.outer * v.inner;
+    const float *x = call->in[0].data;
+    if (v.inner == 1)
+        RUN(call, greatest_row_kernel, blocks_for(n * 32, 256), 256, 0, x, out, (int32_t *)number,
+            v.size, n);
+    else
+        RUN(call, greatest_kernel, blocks_for(n, 256), 256, 0, x, out, (int32_t *)number, v.size,
+            v.inner, n);
+}
+
+__global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
+                                    const int32_t *number, int accumulate)
+{
+    for (EACH(i, v.outer * v.size * v.inner)) {
+        const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
+        if (number[to] == line % v.size)
+            gckpti_put(&d[i], g[to], accumulate);
+        else if (!accumulate)
+            d[i] = 0.0f;
+    }
+}
+
+void max_forward(const gckpt_call *call) { greatest(call, call->out, call->aux); }
+void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
+void max_backward(const gckpt_call *call)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    if (call->in[0].grad)
+        RUN(call, max_backward_kernel, blocks_for(v.outer * v.size * v.inner, 256), 256, 0, v,
+            call->in[0].grad, call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+}
+
+/* >>exact/upsample */
+#ifndef GCKPT_NO_IMAGES
+/* ---- upsample: a thread a result (forward), an element of dx (backward) ---- */
+struct Image { /* x's rows and columns, the result's; channels */
+    int64_t in[2], out[2], c;
+    int how;
+};
+
+__global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
+{
+    for (EACH(i, n)) {
+        const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
+        const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], line % s.out[0]);
+        const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], pixel % s.out[1]);
+        float y = 0.0f;
+        for (int k = 0; k < p.n * q.n; k++) {
+            const int a = k / q.n, b = k % q.n;
+            const int64_t row = image * s.in[0] + p.at[a];
+            const float v = x[(row * s.in[1] + q.at[b]) * s.c + i % s.c];
+            y = s.how == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
+        }
+        out[i] = y;
+    }
+}
+
+/* The first of n results that looks at place `at` of `size`, or behind it. */
+__device__ int64_t first_look(int how, int64_t size, int64_t n, int64_t at)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t i = (low + high) / 2;
+        if (gckpti_lookup_of(how, size, n, i).at[0] < at)
+            low = i + 1;
+        else
+            high = i;
+    }
+    return low;
+}
+
+/* Results that look at an element come in order, as do their places. */
+__global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
+                                         int accumulate)
+{
+    for (EACH(i, n)) {
+        const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
+        const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
+        const int64_t left = first_look(s.how, s.in[1], s.out[1], w - 1);
+        int64_t y = first_look(s.how, s.in[0], s.out[0], h - 1);
+        float d = accumulate ? dx[i] : 0.0f;
+        for (; y < s.out[0]; y++) {
+            const gckpti_lookup p = gckpti_lookup_of(s.how, s.in[0], s.out[0], y);
+            if (p.at[0] > h)
+                break;
+            for (int64_t z = left; z < s.out[1]; z++) {
+                const gckpti_lookup q = gckpti_lookup_of(s.how, s.in[1], s.out[1], z);
+                if (q.at[0] > w)
+                    break;
+                for (int k = 0; k < p.n * q.n; k++)
+                    if (p.at[k / q.n] == h && q.at[k % q.n] == w)
+                        d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
+                                       g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
+            }
+        }
+        dx[i] = d;
+    }
+}
+
+Image image_of(const gckpt_call *call)
+{
+    const int64_t *x = call->in[0].shape.d;
+    const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
+    Image s = { { x[1], x[2] }, { o->size[0], o->size[1] }, x[3], o->how };
+    return s;
+}
+
+void upsample_forward(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
+        call->in[0].data, call->out, n);
+}
+
+void upsample_backward(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->in[0].shape);
+    if (call->in[0].grad)
+        RUN(call, upsample_backward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
+            call->in[0].grad, call->grad_out, n, call->in[0].accumulate);
+}
+#endif
 
 /* >>exact/rotary */
 /* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
@@ -3773,7 +4042,7 @@ Keys keys_of(const gckpt_call *call)
     gckpt_call start = *call;
     start.position = 0;
     gckpti_sight sight = gckpti_attention_keys(&start);
-    return { (int)sight.keys, (int)sight.ahead, o->causal > 1 ? moment_of(call) : NULL };
+    return { (int)sight.keys, (int)sight.ahead, gckpti_attention_moves(o) ? moment_of(call) : NULL };
 }
 
 __device__ inline Keys by_now(const Keys &k)
@@ -4050,7 +4319,7 @@ __device__ float row_max(float x)
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
-    const int from = end - a.window;
+    const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
 #pragma unroll
@@ -5739,11 +6008,12 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 /* >>backend/find */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
-    X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
-    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
-    X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
-    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
-    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+    X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
+    X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
+    X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
+    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear)           \
+    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -5767,7 +6037,12 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
+#ifndef GCKPT_NO_IMAGES
+    X(upsample)
+#endif
 #undef X
+    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
+        return Held<argmax_forward>::run;
     if (is_op(op, "detach") && kind == GCKPT_FORWARD)
         return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
