@@ -51,15 +51,17 @@
 #define TRAIN_CLOCK 1
 #endif
 
+enum { TRAIN_LOSSES = 9 };
+
 /* What the model's function is given, and sets. */
 typedef struct {
     gckpt_graph *graph;
-    int64_t rows;                    /* of a micro-batch */
-    gckpt_tensor *in[TRAIN_COLUMNS]; /* the columns */
-    gckpt_tensor *loss;              /* set it: what is minimised */
-    gckpt_tensor *output;            /* set it: (rows,..), what is predicted; NULL: nothing */
-    gckpt_term more[8];              /* further losses, */
-    int mores;                       /* so many */
+    int64_t rows;                      /* of a micro-batch */
+    gckpt_tensor *in[TRAIN_COLUMNS];   /* the columns */
+    gckpt_tensor *loss;                /* set it: what is minimised */
+    gckpt_tensor *output;              /* set it: (rows,..), what is predicted; NULL: nothing */
+    gckpt_term more[TRAIN_LOSSES - 1]; /* further losses, */
+    int mores;                         /* so many */
 } train_net;
 typedef void (*train_model)(train_net *net, void *user);
 
@@ -69,6 +71,8 @@ typedef struct {
     int64_t step, steps; /* of the epoch, from 1; 0: the epoch is over */
     double loss;         /* of the step; of an epoch: the mean of its steps */
     double validation;   /* of the rows for validation: the mean of their batches; else as loss */
+    int losses;          /* net->loss and so many more, each by itself and without its weight: */
+    double loss_of[TRAIN_LOSSES], validation_of[TRAIN_LOSSES];
     double accuracy;     /* 0 to 1: how often the greatest of an output (..,V) is at the last column
                             (..), i32; negative ones do not count. -1: no such columns */
     const float *output; /* of the rows for validation, in order; in `watch` after an epoch */
@@ -142,9 +146,10 @@ static inline int train_end_epoch(train_run *t)
     const int lines = t->o.every > 0 ? t->o.every : 1;
     train_report *r = t->r;
     r->step = 0;
-    r->loss = r->validation = train_mean(&t->sums);
+    r->loss = r->validation = train_mean(t, &t->sums, r->loss_of);
+    memcpy(r->validation_of, r->loss_of, sizeof r->validation_of);
     if (t->checked > 0) {
-        r->validation = train_mean(&t->validation);
+        r->validation = train_mean(t, &t->validation, r->validation_of);
         r->accuracy = train_accuracy(t, &t->validation);
     }
     r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation ||
@@ -171,11 +176,12 @@ static inline int train_end_epoch(train_run *t)
 static inline int train_begin(train_run *t, gckpt_store *store, train_model model,
                               const train_data *data, const train_options *options, train_report *r)
 {
+    char head[512];
     const int started = train_start(t, store, model, data, options, r) == 0;
     r->epochs = options->epochs > 0 ? options->epochs : 10;
     if (!started || train_ready(t) != 0 ||
         (options->log != NULL &&
-         train_log_open(options->log, train_log_head, r->epoch, r->error) != 0)) {
+         train_log_open(options->log, train_log_head(t, head), r->epoch, r->error) != 0)) {
         train_free(t);
         return -1;
     }
@@ -233,6 +239,7 @@ static inline int train_end(train_run *t)
         t->best.steps = r->steps;
         t->best.bytes = r->bytes;
         t->best.unlogged = r->unlogged;
+        t->best.losses = r->losses;
         *r = t->best;
         if (t->o.every >= 0)
             train_print(t, "kept: epoch", r);
@@ -273,7 +280,8 @@ static inline int train_predict(gckpt_store *store, train_model model, const tra
     for (int64_t at = 0; !failed && at < all.rows; at += t.batch)
         failed = train_evaluate(&t, at, all.rows - at < t.batch ? all.rows - at : t.batch,
                                 out != NULL ? out + at * t.width : NULL, &t.sums) != 0;
-    r->loss = r->validation = train_mean(&t.sums);
+    r->loss = r->validation = train_mean(&t, &t.sums, r->loss_of);
+    memcpy(r->validation_of, r->loss_of, sizeof r->validation_of);
     r->accuracy = out != NULL ? train_accuracy(&t, &t.sums) : -1;
     train_free(&t);
     return failed ? -1 : 0;

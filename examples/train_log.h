@@ -26,7 +26,7 @@ static inline const char *train_text(double x, char text[32])
  * empty, -1: it is something else. */
 static inline long train_log_end(FILE *f, const char *head, int epochs)
 {
-    char line[256];
+    char line[1024];
     long end = (long)strlen(head);
     if (fgets(line, sizeof line, f) == NULL)
         return 0;

@@ -4,6 +4,7 @@
 #define TRAIN_RUN_H
 typedef struct { /* of an epoch's steps, or of the rows for validation */
     double loss, count;
+    double sum[TRAIN_LOSSES], of[TRAIN_LOSSES]; /* each by itself, and of so many */
     int64_t right, targets;
 } train_sums;
 
@@ -20,6 +21,7 @@ typedef struct {
     int64_t *order, *rows;          /* of the rows trained on; rows: of a batch for validation */
     int ids[TRAIN_COLUMNS], output; /* ids of tensors */
     gckpt_tensor *result;           /* the output in the graph that was built last */
+    gckpt_term terms[TRAIN_LOSSES]; /* and its losses' weights */
     gckpt_plan *plan, *forward_plan;
     gckpt_exec *exec, *forward;
     gckpt_feed feeds[TRAIN_COLUMNS];  /* of the step under way */
@@ -118,7 +120,9 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
     terms[0].weight = 1;
     terms[0].regulariser = 0;
     memcpy(terms + 1, net.more, (size_t)net.mores * sizeof *terms);
-    return 1 + net.mores;
+    t->r->losses = 1 + net.mores;
+    memcpy(t->terms, terms, (size_t)t->r->losses * sizeof *terms);
+    return t->r->losses;
 }
 
 /* gckpt_fit's gckpt_build */
@@ -229,16 +233,33 @@ static inline int train_fail_row(train_run *t, const gckpt_exec *e, const int64_
                : train_fail(t, "%.*s%.0f%s", (int)(at - text), text, (double)rows[row], end);
 }
 
-/* Further losses in `more` are in report.loss, with their weights. */
-static inline void train_add(train_sums *to, const gckpt_report *report)
+/* What a call lost, to the sums; `each` gets each loss's mean, unless it is NULL. */
+static inline void train_add(const train_run *t, gckpt_exec *e, const gckpt_report *report,
+                             train_sums *to, double *each)
 {
     to->loss += report->count > 0 ? report->loss * (double)report->count : 0;
     to->count += (double)report->count;
+    for (int i = 0; report->count > 0 && i < t->r->losses; i++) {
+        double sum = 0;
+        int64_t count = 0;
+        gckpt_term_loss(e, i, &sum, &count);
+        count = t->terms[i].regulariser ? 1 : count;
+        to->sum[i] += sum;
+        to->of[i] += (double)count;
+        if (each != NULL)
+            each[i] = count > 0 ? sum / (double)count : 0;
+    }
 }
 
-static inline double train_mean(const train_sums *of)
+/* Several losses may count unlike things, so each has a mean of its own. */
+static inline double train_mean(const train_run *t, const train_sums *of, double *each)
 {
-    return of->count > 0 ? of->loss / of->count : 0;
+    double all = 0;
+    for (int i = 0; i < t->r->losses; i++) {
+        each[i] = of->of[i] > 0 ? of->sum[i] / of->of[i] : 0;
+        all += (double)t->terms[i].weight * each[i];
+    }
+    return t->r->losses > 1 ? all : of->count > 0 ? of->loss / of->count : 0;
 }
 
 /* Of the last column, where an output is one of so many; 0: it is not. */
@@ -289,7 +310,7 @@ static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *
         gckpt_collect(t->forward, t->output, 0, outputs, (size_t)(n * t->width));
     if (gckpt_forward(t->forward, feeds, t->known, n, &report) != GCKPT_OK)
         return train_fail_row(t, t->forward, t->rows, n);
-    train_add(to, &report);
+    train_add(t, t->forward, &report, to, NULL);
     if (outputs != NULL && train_classes(t) > 0)
         train_count(t, n, outputs, (const int32_t *)feeds[t->columns - 1].data, to);
     return 0;
@@ -348,7 +369,7 @@ static inline int train_step(train_run *t, int instructions)
                           (double)r->step, gckpt_error_text(t->exec));
     if (result != GCKPT_OK)
         return train_fail_row(t, t->exec, rows, n);
-    train_add(&t->sums, &report);
+    train_add(t, t->exec, &report, &t->sums, r->loss_of);
     t->done++;
     train_clock(t);
     return 0;
@@ -383,15 +404,23 @@ static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
     gckpt_file_desc values;
-    char recipe[256], note[512], within[96];
+    char recipe[256], note[512], within[600], each[600] = "";
     memset(&values, 0, sizeof values);
     values.values_only = 1;
     train_recipe(t, recipe);
     snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch - t->within, b->epoch,
              b->loss, b->validation, b->accuracy, recipe);
-    snprintf(within, sizeof within, "%.0f %.17g %.17g", (double)t->done, t->sums.loss,
-             t->sums.count);
+    int at = snprintf(within, sizeof within, "%.0f %.17g %.17g", (double)t->done, t->sums.loss,
+                      t->sums.count);
+    for (int i = 0; i < t->r->losses; i++)
+        at += snprintf(within + at, sizeof within - (size_t)at, " %.17g %.17g", t->sums.sum[i],
+                       t->sums.of[i]);
+    at = 0;
+    for (int i = 0; i < b->losses; i++)
+        at += snprintf(each + at, sizeof each - (size_t)at, " %.17g %.17g", b->loss_of[i],
+                       b->validation_of[i]);
     if (gckpt_store_set_note(t->store, "train", note) != GCKPT_OK ||
+        gckpt_store_set_note(t->store, "train.each", each) != GCKPT_OK ||
         gckpt_store_set_note(t->store, "train.values", t->values) != GCKPT_OK ||
         gckpt_store_set_note(t->store, "train.within", t->within ? within : NULL) != GCKPT_OK ||
         (!t->within && t->r->best && gckpt_store_save_as(t->store, t->path, &values) != GCKPT_OK) ||
@@ -408,17 +437,27 @@ static inline int train_read_notes(train_run *t)
     const char *within = gckpt_store_note(t->store, "train.within");
     char recipe[256];
     double done = 0;
-    int at = 0;
+    int at = 0, read = 0, unread = 0;
     train_recipe(t, recipe);
+    if (within != NULL) {
+        unread = sscanf(within, "%lf %lf %lf%n", &done, &t->sums.loss, &t->sums.count, &read) != 3;
+        for (int i = 0; i < t->r->losses && !unread; i++) {
+            within += read;
+            unread = sscanf(within, "%lf %lf%n", &t->sums.sum[i], &t->sums.of[i], &read) != 2;
+        }
+    }
     if (note == NULL ||
         sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
                &b->accuracy, &at) != 5 ||
-        strcmp(note + at, recipe) != 0 ||
-        (within != NULL &&
-         sscanf(within, "%lf %lf %lf", &done, &t->sums.loss, &t->sums.count) != 3))
+        strcmp(note + at, recipe) != 0 || unread)
         return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
                           t->o.save, note != NULL ? note + at : "no note", recipe);
     t->done = (int64_t)done;
+    b->losses = t->r->losses;
+    note = gckpt_store_note(t->store, "train.each"); /* older files have none */
+    for (int i = 0, n = 0; note != NULL && i < t->r->losses; i++, note += n)
+        if (sscanf(note, "%lf %lf%n", &b->loss_of[i], &b->validation_of[i], &n) != 2)
+            break;
     if (b->epoch > 0) { /* what no note needs to say */
         b->best = 1;
         b->lr = schedule_lr(t->o.schedule, b->epoch * t->r->steps - 1, t->o.warmup,
@@ -489,26 +528,48 @@ static inline int train_ready(train_run *t)
 }
 
 /* ---- what is printed and logged ---- */
-static const char train_log_head[] = "epoch,step,lr,loss,validation,accuracy,best\n";
+/* The log's first line; several losses have columns of their own, for validation, too. */
+static inline const char *train_log_head(const train_run *t, char text[512])
+{
+    int at = snprintf(text, 512, "epoch,step,lr,loss,validation,accuracy,best");
+    for (int i = 0; t->r->losses > 1 && i < 2 * t->r->losses; i++)
+        at += snprintf(text + at, 512 - (size_t)at, ",%s.%i", i % 2 ? "validation" : "loss", i / 2);
+    snprintf(text + at, 512 - (size_t)at, "\n");
+    return text;
+}
 
 /* A line of an epoch that is over. */
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
     const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->best;
-    const double *const cells[] = { &epoch,
-                                    &step,
-                                    &lr,
-                                    &r->loss,
-                                    t->checked > 0 ? &r->validation : NULL,
-                                    r->accuracy >= 0 ? &r->accuracy : NULL,
-                                    &best };
-    if (t->o.log == NULL || r->unlogged != 0 || train_log_add(t->o.log, cells, 7) == 0)
+    const double *cells[7 + 2 * TRAIN_LOSSES] = { &epoch,
+                                                  &step,
+                                                  &lr,
+                                                  &r->loss,
+                                                  t->checked > 0 ? &r->validation : NULL,
+                                                  r->accuracy >= 0 ? &r->accuracy : NULL,
+                                                  &best };
+    int n = 7;
+    for (int i = 0; r->losses > 1 && i < r->losses; i++) {
+        cells[n++] = &r->loss_of[i];
+        cells[n++] = t->checked > 0 ? &r->validation_of[i] : NULL;
+    }
+    if (t->o.log == NULL || r->unlogged != 0 || train_log_add(t->o.log, cells, n) == 0)
         return;
     r->unlogged = r->epoch;
     if (t->o.every >= 0)
         fprintf(stderr, "log: %s ends before epoch %i: %s; the training goes on\n", t->o.log,
                 r->epoch, strerror(errno));
+}
+
+/* Where there are several: " (0.1234, 0.0056)" */
+static inline void train_print_each(const train_report *r, const double *each)
+{
+    char text[32];
+    for (int i = 0; r->losses > 1 && i < r->losses; i++)
+        printf("%s%s%s", i == 0 ? " (" : ", ", train_text(each[i], text),
+               i == r->losses - 1 ? ")" : "");
 }
 
 static inline void train_print(train_run *t, const char *what, const train_report *r)
@@ -518,8 +579,11 @@ static inline void train_print(train_run *t, const char *what, const train_repor
         fprintf(stderr, "\r%*s\r", t->shown, "");
     t->shown = 0;
     printf("%s %i: loss %s", what, r->epoch, train_text(r->loss, text));
-    if (t->checked > 0)
+    train_print_each(r, r->loss_of);
+    if (t->checked > 0) {
         printf(", validation %s", train_text(r->validation, text));
+        train_print_each(r, r->validation_of);
+    }
     if (r->accuracy >= 0)
         printf(", %.1f %% right", 100 * r->accuracy);
     printf("\n");

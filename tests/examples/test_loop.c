@@ -579,6 +579,84 @@ static void test_classes(void)
     }
 }
 
+/* Three losses that count unlike things: targets below 0 do not count, squares are one a row and
+ * place, a regulariser is one a step. */
+static void losses(train_net *net, void *user)
+{
+    static const gckpt_term none = { NULL, 0, 0 };
+    gckpt_tensor *w = layers_param(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
+    classifier(net, user);
+    gckpt_tensor *squares = gckpt_sum_loss(gckpt_mul(net->output, net->output));
+    for (int i = 0; i < 2; i++)
+        net->more[i] = none;
+    net->more[0].loss = squares, net->more[0].weight = 0.01f;
+    net->more[1].loss = gckpt_sum_loss(gckpt_mul(w, w)), net->more[1].weight = 0.001f, net->more[1].regulariser = 1;
+    net->mores = 2;
+}
+
+static void test_losses(void)
+{
+    static seen v;
+    static int32_t class_of[ROWS];
+    train_data data = rows_of(GCKPT_F32, x), alone = data;
+    const train_column target = { "class", GCKPT_I32, 0, class_of };
+    train_options o = options(&v);
+    train_report r, other;
+    uint64_t hash = 0;
+    char whole[4000];
+    data.column[1] = target;
+    for (int i = 0; i < ROWS; i++)
+        class_of[i] = i % 5 == 0 || (i > 70 && i < 77) ? -1 : x[i][0] > 100 ? 2 : x[i][1] > 100;
+    o.log = log_path;
+    for (int way = 0; way < 5; way++) {
+        train_run t;
+        o.micro_batch = way == 1 ? 2 : 0;
+        o.save = way >= 2 ? path : NULL;
+        gckpt_store *s = gckpt_store_new(NULL);
+        int more = train_begin(&t, s, losses, &data, &o, &other) == 0;
+        for (int k = 0; more && (way != 2 || k < 29); k++) /* 2: ends within an epoch, 3 goes on, 4 finds it done */
+            more = train_tick(&t, 0) > 0;
+        CHECK_MSG(train_end(&t) == 0, "%s", other.error);
+        CHECK(way > 0 || (hash = gckpt_store_hash(s)) != 0);
+        CHECK(way == 2 || gckpt_store_hash(s) == hash);
+        r = way == 0 ? other : r;
+        for (int i = 0; i < 3 && way != 2; i++)
+            CHECK(r.loss_of[i] == other.loss_of[i] && r.validation_of[i] == other.validation_of[i] && r.validation_of[i] > 0);
+        CHECK(way == 2 || same(&r, &other));
+        if (way == 0) { /* the sums of all rows at once */
+            alone = data;
+            alone.rows = VALID;
+            alone.column[0].values = x[ROWS - VALID];
+            alone.column[1].values = class_of + ROWS - VALID;
+            o.plan.batch = VALID;
+            CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
+            o.plan.batch = BATCH;
+            for (int i = 0; i < 3; i++)
+                CHECK_MSG(fabs(other.loss_of[i] - r.validation_of[i]) <= 1e-14 * r.validation_of[i], "%d: %.17g, in batches %.17g",
+                          i, other.loss_of[i], r.validation_of[i]);
+            CHECK(fabs(other.loss - r.validation) <= 1e-14 * r.validation);
+            const double sum = r.loss_of[0] + (double)0.01f * r.loss_of[1] + (double)0.001f * r.loss_of[2];
+            CHECK(fabs(sum - r.loss) <= 1e-14 * sum && r.losses == 3);
+            FILE *f = fopen(log_path, "rb");
+            char line[300] = "";
+            CHECK(f != NULL && fgets(line, sizeof line, f) && strcmp(line, "epoch,step,lr,loss,validation,accuracy,best,loss.0,"
+                  "validation.0,loss.1,validation.1,loss.2,validation.2\n") == 0);
+            int commas = 0;
+            for (const char *c = f != NULL ? fgets(line, sizeof line, f) : NULL; c != NULL && *c != 0; c++)
+                commas += *c == ',';
+            CHECK_MSG(commas == 12, "%s", line);
+            fclose(f);
+        }
+        if (way == 0)
+            snprintf(whole, sizeof whole, "%s", got());
+        CHECK_MSG(way == 2 || strcmp(got(), whole) == 0, "%d: %s instead of %s", way, got(), whole);
+        gckpt_store_free(s);
+    }
+    char best[64];
+    snprintf(best, sizeof best, "%s.best", path);
+    remove(path), remove(best), remove(log_path);
+}
+
 int main(void)
 {
     uint32_t state = 3;
@@ -605,6 +683,7 @@ int main(void)
     test_text();
     test_refusals();
     test_classes();
+    test_losses();
     CHECK(living == 0);
     return check_report("loop");
 }
