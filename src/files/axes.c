@@ -39,7 +39,7 @@ GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *sha
 GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file)
 {
     gckpt_shape out = shape;
-    for (int i = 0; gckpti_is_turned(t) && i < shape.n; i++)
+    for (int i = 0; i < shape.n; i++)
         out.d[to_file ? i : t->axes[i]] = shape.d[to_file ? t->axes[i] : i];
     return out;
 }

@@ -37,7 +37,7 @@ static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name,
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
         return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
     e->unsaid = e->unsaid && !e->turn.given;
-    if (shape.n == e->shape.n)
+    if (gckpti_is_turned(&e->turn) && shape.n == e->shape.n)
         e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     return 1;
 }
@@ -142,7 +142,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
     if (!scale && (e->slot != head->states || e->slot > 3))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
     e->turn = head->turn;
-    if (e->shape.n == head->shape.n)
+    if (gckpti_is_turned(&e->turn) && e->shape.n == head->shape.n)
         e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
     if (!gckpti_same_shape(&e->shape, &shape))

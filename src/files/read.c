@@ -72,23 +72,23 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 }
 
 /* An element at a time: of what has its axes in another order, to where it belongs, where a share
- * is held of that; of values that are not the store's to change, are they the file's? */
-static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+ * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
+ * the parameter. */
+static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_param *to,
+                             float room[GCKPTI_DRAWN])
 {
-    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORED_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
     const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int alike = e->type == (int)stored;
-    const void *values = q->p.packed ? q->p.packed : q->p.values;
-    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    const void *values = to->p.packed ? to->p.packed : to->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : to->p.scales);
     gckpti_share own = gckpti_share_of(count, 0, 1);
-    gckpti_param to = *q;
-    float room[GCKPTI_DRAWN];
     int fits = e->to || alike;
     if (e->to)
-        own = gckpti_array_share(l->store, q, e->slot);
+        own = gckpti_array_share(l->store, to, e->slot);
     if (e->to && e->slot < 0)
-        gckpti_set_block(&to, e->to);
+        gckpti_set_block(to, e->to);
     for (int64_t at = 0, n; at < count && fits; at += n) {
         n = gckpti_min(count - at, GCKPTI_DRAWN);
         if (alike ? !gckpti_load_elements(l, room, n, (int)size)
@@ -97,7 +97,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckp
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)room + (size_t)i * size;
             const int64_t k =
-                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &q->p.shape, at + i)
+                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &to->p.shape, at + i)
                                             : at + i) -
                 own.first;
             if (k < 0 || k >= own.count)
@@ -107,7 +107,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckp
             else if (alike || stored == GCKPT_STORED_F32)
                 memcpy(e->to + (size_t)k * size, from, size);
             else
-                fits &= gckpti_pack_row(&to, k, 1, &room[i]);
+                fits &= gckpti_pack_row(to, k, 1, &room[i]);
         }
     }
     return fits || (e->to ? gckpti_load_unfit(l, e, stored)
@@ -123,7 +123,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
     if (!e->to || gckpti_is_turned(&e->turn))
-        return gckpti_load_apart(l, e, q);
+        return gckpti_load_apart(l, e, &to, room);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;

@@ -88,8 +88,9 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
             continue;
         w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
-        w->shape =
-            scale ? gckpti_scale_shape(&q->p.shape) : gckpti_turned_shape(&w->turn, q->p.shape, 1);
+        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        if (!scale && gckpti_is_turned(&w->turn))
+            w->shape = gckpti_turned_shape(&w->turn, q->p.shape, 1);
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
