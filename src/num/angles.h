@@ -10,14 +10,6 @@
 #pragma pop_macro("GCKPTI_ISA")
 #endif
 
-GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
-{
-    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
-    uint32_t flip = (r.quadrant & 2) << 30;
-    *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
-    *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
-}
-
 /* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
  * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)

@@ -226,11 +226,11 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
 
 /* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
  *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
-GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
+GCKPTI_FORMULA FLOATS V(softplus)(FLOATS x)
 {
     return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
 }
-GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
+GCKPTI_FORMULA FLOATS V(softplus_slope)(FLOATS y)
 {
     FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
     FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
@@ -253,27 +253,38 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
+#if GCKPTI_ISA < 0
+GCKPTI_FORMULA void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
+{
+    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
+    uint32_t flip = (r.quadrant & 2) << 30;
+    *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
+    *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
+}
+#endif
+
 /* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
  * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
  * gckpti_angle_in. */
 GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
-    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-1.57079637f), a);
+    const FLOATS n = t - GCKPTI_ROUND, rest = V(fma)(n, V(set1)(-1.57079637f), a);
     const FLOATS p2 = V(set1)(4.37113883e-8f), w = V(fma)(n, p2, V(zero)());
-    FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
-    INTS at = V(bits)(t);
+    FLOATS hi = rest + w, b = hi - rest, lo = (rest - (hi - b)) + (w - b), y;
     lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
 #if GCKPTI_ISA < 0
-    if (!(a <= GCKPTI_NEAR)) {
-        const gckpti_angle far = gckpti_angle_in(x);
-        hi = far.hi, lo = far.lo, at = far.quadrant;
-    }
-#endif
-    at = at + quarter;
+    const gckpti_angle first = { gckpti_bits(t), hi, lo };
+    gckpti_angle r = a <= GCKPTI_NEAR ? first : gckpti_angle_in(x);
+    r.quadrant += quarter;
+    gckpti_sincos_of(r, &y, &b);
+#else
+    const INTS at = V(bits)(t) + quarter;
     y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
     y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
-    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30));
+#endif
+    y = V(floats)(V(bits)(y) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
 #if GCKPTI_ISA >= 0
     if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
         for (int i = 0; i < W; i++)
