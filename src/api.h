@@ -757,7 +757,8 @@ typedef struct {
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
     /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
      * may have negative ones, for what is to be ignored): each step checks all of them before
-     * anything runs (E_DATA). 0 or no function: no check. */
+     * anything runs (E_DATA), of those that an op gives it is checked when the node is added
+     * (E_SHAPE). 0 or no function: no check. */
     int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];             /* what the gradient of each input reads */
     unsigned flags;                               /* GCKPT_INPLACE, .. */

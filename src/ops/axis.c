@@ -75,17 +75,13 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-static void gckpti_put_wide(uint32_t *words, int64_t x)
-{
-    words[0] = (uint32_t)x, words[1] = (uint32_t)((uint64_t)x >> 32);
-}
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
-    gckpti_put_wide(p.begin, begin);
-    gckpti_put_wide(p.end, end);
+    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
+    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.moves = moves;
     gckpt_tensor *t =
@@ -174,17 +170,11 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const int64_t before = gckpti_wide(p->before), after = gckpti_wide(p->after);
     int axis = gckpti_axis(call, "pad", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
-    if (before < 0 || after < 0)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "pad: %I and %I: gckpt_slice takes elements away",
-                          before, after);
-    call->shape.d[axis] += before < INT64_MAX / 4 && after < INT64_MAX / 4
-                               ? before + after
-                               : INT64_MAX / 4; /* which does not fit */
+    call->shape.d[axis] += (int64_t)p->before + p->after;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
@@ -193,8 +183,7 @@ static void gckpti_pad_by(const gckpt_call *call, int backward)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_arg *x = &call->in[0];
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    const int64_t n = v.size * v.inner, at = gckpti_wide(p->before) * v.inner;
-    const int64_t all = gckpti_split_at(&call->shape, p->axis).size * v.inner;
+    const int64_t n = v.size * v.inner, at = p->before * v.inner, all = n + at + p->after * v.inner;
     for (int64_t i = 0; !backward && i < v.outer; i++)
         for (int64_t j = 0; j < all - n; j++)
             call->out[i * all + (j < at ? j : j + n)] = p->value;
@@ -208,17 +197,20 @@ GCKPTI_ROW(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
-    gckpti_pad p = { { 0, 0 }, { 0, 0 }, axis, value };
-    gckpti_put_wide(p.before, before);
-    gckpti_put_wide(p.after, after);
+    const gckpti_pad p = { axis, (int)before, (int)after, value };
+    if (x && (before < 0 || before != p.before || after < 0 || after != p.after))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "pad: %I and %I: 0 to 2^31 - 1 are possible; gckpt_slice takes elements "
+                           "away",
+                           before, after);
     return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
 {
-    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
+    int axis = gckpti_axis(call, "sum, mean, max or argmax", *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -227,10 +219,6 @@ static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
-}
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
-{
-    return gckpti_removed_shape(call, "sum or mean");
 }
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
@@ -327,7 +315,7 @@ static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 }
 static gckpt_result gckpti_greatest_shape(gckpt_call *call)
 {
-    gckpt_result result = gckpti_removed_shape(call, "max or argmax");
+    gckpt_result result = gckpti_reduce_shape(call);
     if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
         return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
                           &call->in[0].shape);

@@ -213,8 +213,7 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 }
 
 typedef struct {
-    uint32_t before[2], after[2]; /* as in a slice */
-    int axis;
+    int axis, before, after;
     float value;
 } gckpti_pad;
 
