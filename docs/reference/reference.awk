@@ -361,9 +361,11 @@ function emit_fields(item,    i, j, k, own, lead)
     for (i = 1; i <= field_count[item]; i = j) {
         lead = field_lead[item, i]
         j = i + 1
-        if (lead != "" && field_own[item, i] != "")
+        if (lead != "" && (field_own[item, i] != "" || lead ~ /:$/)) {
             print "<tr><td class=\"lead\" colspan=\"2\">" paragraphs(lead) "</td></tr>"
-        else if (lead != "" || field_own[item, i] == "")
+            lead = ""
+        }
+        if (lead != "" || field_own[item, i] == "")
             while (j <= field_count[item] && field_lead[item, j] == "" && field_own[item, j] == "")
                 j++
         own = field_own[item, i] != "" ? field_own[item, i] : lead
@@ -407,6 +409,10 @@ function head_of(item,    kind, name)
 # Items a..b (declarations) with the text above them.
 function emit_block(a, b, lead,    i, part)
 {
+    if (lead ~ /:$/) { # of all that follows
+        print "<p class=\"over\">" linked(lead, 0) "</p>"
+        lead = ""
+    }
     print "<article>"
     for (i = a; i <= b; i++) {
         if (sorts[i] == "type" && names[i] in defined)
