@@ -185,9 +185,8 @@ function put(first, end, code, own,    name)
         results(first, end)
 }
 # Rows of a struct or enum: lead, code and own comment of each.
-function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
+function fields(item, first, end,    i, s, at, lead, code, own, n)
 {
-    deep = 0
     code = lead = ""
     for (i = first; i <= end; i++) {
         s = line[i]
@@ -216,7 +215,7 @@ function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
                 code = code " " s
                 s = ""
             }
-            n = cut(item, n, code, lead, s == "" && i == end)
+            n = cut(item, n, code, lead)
             if (rest_of != code)
                 lead = ""
             code = rest_of
@@ -224,11 +223,11 @@ function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
         fresh = 0
     }
     if (trim(code) != "" && sorts[item] == "enum")
-        n = cut(item, n, code ",", lead, 1)
+        n = cut(item, n, code ",", lead)
     field_count[item] = n
 }
 # Cuts whole fields (up to ; or, of an enum, up to a comma) off code, to the item's; rest_of is what is left.
-function cut(item, n, code, lead, all,    sep, i, c, deep, one)
+function cut(item, n, code, lead,    sep, i, c, deep, one)
 {
     sep = sorts[item] == "enum" ? "," : ";"
     one = ""
@@ -291,7 +290,7 @@ function parse(    i, s, first, code, own, at, deep, c, k)
             else
                 put_text("lead", s)
         } else if (s ~ /^#(if|ifdef|ifndef) /) {
-            under[++depth] = $0 = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
+            under[++depth] = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
             sub(/ .*/, "", under[depth])
             if (s !~ /^#ifndef GCKPT_NO_/) { # nothing to refer to
                 for (k = 1; k > 0 && i < lines; k += (s ~ /^#if/) - (s ~ /^#endif/))
@@ -530,8 +529,6 @@ function emit_manual(    i, s, chapter, name, word, before, list)
             list = 0
             chapter = s
             sub(/\..*/, "", chapter)
-            chapters[chapter] = s
-            chapter_count = chapter
             print "<h3 id=\"manual-" chapter "\" data-k=\"manual\">" linked(s, 0) "</h3>"
         } else if (s ~ /^ *$/) {
             if (open_text == "pre" && manual[i + 1] ~ /^       /)
