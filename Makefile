@@ -83,6 +83,7 @@ help:
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make speed     whole steps beside PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
+	@echo 'make offload   plans that may keep values in slower memory beside those that may not: the tables of docs/offload.md'
 	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
 	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, beside the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
@@ -211,6 +212,9 @@ depth: build/depth
 
 ablate: build/ablate
 	build/ablate
+
+offload: build/offload
+	build/offload
 
 ops: build/ops
 	build/ops
@@ -499,4 +503,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures tell playground reference index readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference index readme lib install dist clean

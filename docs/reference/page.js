@@ -14,7 +14,8 @@ for (const m of entries.filter(x => /manual|section/.test(x.kind))) {
   m.text = m.text.trim();
   m.name = m.title.toLowerCase();
 }
-for (const x of entries) x.low = x.text.toLowerCase();
+// What is declared beside a name (float beta1, beta2, eps) is found, too.
+for (const x of entries) x.low = (x.text + ' ' + (x.kind === 'field' ? x.e.textContent : '')).toLowerCase();
 
 const rank = { 'function': 0, struct: 1, 'enum': 1, type: 1, 'function type': 1, macro: 2, value: 3, 'switch': 2, manual: 3, section: 2, field: 12 };
 // Every word must be somewhere; the less, the better.

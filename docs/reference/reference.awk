@@ -185,9 +185,8 @@ function put(first, end, code, own,    name)
         results(first, end)
 }
 # Rows of a struct or enum: lead, code and own comment of each.
-function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
+function fields(item, first, end,    i, s, at, lead, code, own, n)
 {
-    deep = 0
     code = lead = ""
     for (i = first; i <= end; i++) {
         s = line[i]
@@ -216,7 +215,7 @@ function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
                 code = code " " s
                 s = ""
             }
-            n = cut(item, n, code, lead, s == "" && i == end)
+            n = cut(item, n, code, lead)
             if (rest_of != code)
                 lead = ""
             code = rest_of
@@ -224,11 +223,11 @@ function fields(item, first, end,    i, s, at, lead, code, own, deep, n)
         fresh = 0
     }
     if (trim(code) != "" && sorts[item] == "enum")
-        n = cut(item, n, code ",", lead, 1)
+        n = cut(item, n, code ",", lead)
     field_count[item] = n
 }
 # Cuts whole fields (up to ; or, of an enum, up to a comma) off code, to the item's; rest_of is what is left.
-function cut(item, n, code, lead, all,    sep, i, c, deep, one)
+function cut(item, n, code, lead,    sep, i, c, deep, one)
 {
     sep = sorts[item] == "enum" ? "," : ";"
     one = ""
@@ -291,7 +290,7 @@ function parse(    i, s, first, code, own, at, deep, c, k)
             else
                 put_text("lead", s)
         } else if (s ~ /^#(if|ifdef|ifndef) /) {
-            under[++depth] = $0 = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
+            under[++depth] = s ~ /^#ifndef GCKPT_NO_/ ? substr(s, 9) : s
             sub(/ .*/, "", under[depth])
             if (s !~ /^#ifndef GCKPT_NO_/) { # nothing to refer to
                 for (k = 1; k > 0 && i < lines; k += (s ~ /^#if/) - (s ~ /^#endif/))
@@ -361,9 +360,11 @@ function emit_fields(item,    i, j, k, own, lead)
     for (i = 1; i <= field_count[item]; i = j) {
         lead = field_lead[item, i]
         j = i + 1
-        if (lead != "" && field_own[item, i] != "")
+        if (lead != "" && (field_own[item, i] != "" || lead ~ /:$/)) {
             print "<tr><td class=\"lead\" colspan=\"2\">" paragraphs(lead) "</td></tr>"
-        else if (lead != "" || field_own[item, i] == "")
+            lead = ""
+        }
+        if (lead != "" || field_own[item, i] == "")
             while (j <= field_count[item] && field_lead[item, j] == "" && field_own[item, j] == "")
                 j++
         own = field_own[item, i] != "" ? field_own[item, i] : lead
@@ -407,6 +408,10 @@ function head_of(item,    kind, name)
 # Items a..b (declarations) with the text above them.
 function emit_block(a, b, lead,    i, part)
 {
+    if (lead ~ /:$/) { # of all that follows
+        print "<p class=\"over\">" linked(lead, 0) "</p>"
+        lead = ""
+    }
     print "<article>"
     for (i = a; i <= b; i++) {
         if (sorts[i] == "type" && names[i] in defined)
@@ -524,8 +529,6 @@ function emit_manual(    i, s, chapter, name, word, before, list)
             list = 0
             chapter = s
             sub(/\..*/, "", chapter)
-            chapters[chapter] = s
-            chapter_count = chapter
             print "<h3 id=\"manual-" chapter "\" data-k=\"manual\">" linked(s, 0) "</h3>"
         } else if (s ~ /^ *$/) {
             if (open_text == "pre" && manual[i + 1] ~ /^       /)

@@ -187,9 +187,6 @@ mkdir "$work/here"
 check "tasks: runs" sh -c "cd $work/here && ../tasks > ../tasks.out"
 check "tasks: prints what the page says" diff "$work/tasks.text" "$work/tasks.out"
 check "tasks: there are some" test "$(grep -c '^## ' docs/tasks.md)" -ge 25
-for mark in $(grep -o '](#[^)]*)' docs/tasks.md | sed 's/](#//; s/)//' | sort -u); do
-    check "tasks: #$mark is there" sh -c "sed -n 's/^## //p' docs/tasks.md | tr 'A-Z ' 'a-z-' | tr -d \"',.\" | grep -qx -e '$mark'"
-done
 
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
@@ -249,10 +246,49 @@ for page in docs/*.md; do
     name=${page#docs/}
     check "docs/README.md names $name" test "$name" = README.md -o \
         "$(grep -c "]($name)" docs/README.md)" -gt 0
-    for link in $(grep -o '\]([^)#]*' "$page" | sed 's/^](//; /^http/d' | sort -u); do
-        check "$page: $link is there" test -e "docs/$link"
-    done
 done
+
+# ---- links of pages: the file is there, and the heading ----
+pages="README.md docs/*.md docs/course/*.md examples/README.md"
+awk '
+    function slug(s) { # as web pages of repositories make one of a heading
+        s = tolower(s)
+        gsub(/[^a-z0-9 _-]/, "", s)
+        gsub(/ /, "-", s)
+        return s
+    }
+    FNR == 1 { code = 0; folder = FILENAME; sub(/[^\/]*$/, "", folder) }
+    /^```/ { code = !code }
+    code { next }
+    /^#+ / { s = $0; sub(/^#+ /, "", s); heading[FILENAME "#" slug(s)] = 1 }
+    {
+        s = $0
+        while (match(s, /\]\([^) ]*\)/)) {
+            to = substr(s, RSTART + 2, RLENGTH - 3)
+            s = substr(s, RSTART + RLENGTH)
+            if (to ~ /^https?:|\/build\//) # what make playground makes
+                continue
+            to = to ~ /^#/ ? FILENAME to : folder to
+            while (sub(/[a-z]+\/\.\.\//, "", to))
+                ;
+            if (!(to in from))
+                order[++n] = to
+            from[to] = FILENAME
+        }
+    }
+    END {
+        for (i = 1; i <= n; i++) {
+            file = order[i]
+            sub(/#.*/, "", file)
+            if (system("test -e " file) != 0)
+                print from[order[i]] ": " file " is not there"
+            else if (order[i] ~ /#/ && !(order[i] in heading))
+                print from[order[i]] ": " order[i] " has no such heading"
+        }
+        print n " links"
+    }' $pages > "$work/links.txt"
+check "pages have links" sh -c "tail -n 1 $work/links.txt | grep -E '^[1-9][0-9]+ links'"
+check "links of pages lead somewhere" sh -c "! grep -v ' links$' $work/links.txt"
 for mark in $(grep -ohE '`>>[a-z/_-]+`' README.md docs/*.md docs/course/*.md | tr -d '`' | sort -u); do
     check "pages name $mark" grep -qE "^( \*|/\*) $mark(:| \*/| --)" gradckpt.h
 done
