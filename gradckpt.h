@@ -29,14 +29,14 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1295
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1255
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1262
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1671
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        654
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5624
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5611
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -55,7 +55,7 @@
  *                 debug, packed, update, picks, advance, step, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2517
+ *     >>files     safetensors                                                                 2518
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
@@ -1231,7 +1231,8 @@ typedef struct {
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
     /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
      * may have negative ones, for what is to be ignored): each step checks all of them before
-     * anything runs (E_DATA). 0 or no function: no check. */
+     * anything runs (E_DATA), of those that an op gives it is checked when the node is added
+     * (E_SHAPE). 0 or no function: no check. */
     int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];             /* what the gradient of each input reads */
     unsigned flags;                               /* GCKPT_INPLACE, .. */
@@ -3684,7 +3685,11 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE
+#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
+#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline))
+#else
 #define GCKPTI_FORMULA GCKPTI_INLINE
+#endif
 #else
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
  * by lane. */
@@ -4162,11 +4167,11 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
 
 /* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
  *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
-GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
+GCKPTI_FORMULA FLOATS V(softplus)(FLOATS x)
 {
     return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
 }
-GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
+GCKPTI_FORMULA FLOATS V(softplus_slope)(FLOATS y)
 {
     FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
     FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
@@ -4189,27 +4194,38 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
+#if GCKPTI_ISA < 0
+GCKPTI_FORMULA void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
+{
+    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
+    uint32_t flip = (r.quadrant & 2) << 30;
+    *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
+    *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
+}
+#endif
+
 /* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
  * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
  * gckpti_angle_in. */
 GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
-    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-1.57079637f), a);
+    const FLOATS n = t - GCKPTI_ROUND, rest = V(fma)(n, V(set1)(-1.57079637f), a);
     const FLOATS p2 = V(set1)(4.37113883e-8f), w = V(fma)(n, p2, V(zero)());
-    FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
-    INTS at = V(bits)(t);
+    FLOATS hi = rest + w, b = hi - rest, lo = (rest - (hi - b)) + (w - b), y;
     lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
 #if GCKPTI_ISA < 0
-    if (!(a <= GCKPTI_NEAR)) {
-        const gckpti_angle far = gckpti_angle_in(x);
-        hi = far.hi, lo = far.lo, at = far.quadrant;
-    }
-#endif
-    at = at + quarter;
+    const gckpti_angle first = { gckpti_bits(t), hi, lo };
+    gckpti_angle r = a <= GCKPTI_NEAR ? first : gckpti_angle_in(x);
+    r.quadrant += quarter;
+    gckpti_sincos_of(r, &y, &b);
+#else
+    const INTS at = V(bits)(t) + quarter;
     y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
     y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
-    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30));
+#endif
+    y = V(floats)(V(bits)(y) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
 #if GCKPTI_ISA >= 0
     if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
         for (int i = 0; i < W; i++)
@@ -4284,14 +4300,6 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLO
 #undef GCKPTI_ISA
 
 /* >>num/angles */
-GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
-{
-    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
-    uint32_t flip = (r.quadrant & 2) << 30;
-    *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
-    *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
-}
-
 /* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
  * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
@@ -7171,8 +7179,7 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 }
 
 typedef struct {
-    uint32_t before[2], after[2]; /* as in a slice */
-    int axis;
+    int axis, before, after;
     float value;
 } gckpti_pad;
 
@@ -8655,17 +8662,13 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-static void gckpti_put_wide(uint32_t *words, int64_t x)
-{
-    words[0] = (uint32_t)x, words[1] = (uint32_t)((uint64_t)x >> 32);
-}
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
-    gckpti_put_wide(p.begin, begin);
-    gckpti_put_wide(p.end, end);
+    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
+    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.moves = moves;
     gckpt_tensor *t =
@@ -8754,17 +8757,11 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const int64_t before = gckpti_wide(p->before), after = gckpti_wide(p->after);
     int axis = gckpti_axis(call, "pad", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
-    if (before < 0 || after < 0)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "pad: %I and %I: gckpt_slice takes elements away",
-                          before, after);
-    call->shape.d[axis] += before < INT64_MAX / 4 && after < INT64_MAX / 4
-                               ? before + after
-                               : INT64_MAX / 4; /* which does not fit */
+    call->shape.d[axis] += (int64_t)p->before + p->after;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
@@ -8773,8 +8770,7 @@ static void gckpti_pad_by(const gckpt_call *call, int backward)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_arg *x = &call->in[0];
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    const int64_t n = v.size * v.inner, at = gckpti_wide(p->before) * v.inner;
-    const int64_t all = gckpti_split_at(&call->shape, p->axis).size * v.inner;
+    const int64_t n = v.size * v.inner, at = p->before * v.inner, all = n + at + p->after * v.inner;
     for (int64_t i = 0; !backward && i < v.outer; i++)
         for (int64_t j = 0; j < all - n; j++)
             call->out[i * all + (j < at ? j : j + n)] = p->value;
@@ -8788,17 +8784,20 @@ GCKPTI_ROW(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
-    gckpti_pad p = { { 0, 0 }, { 0, 0 }, axis, value };
-    gckpti_put_wide(p.before, before);
-    gckpti_put_wide(p.after, after);
+    const gckpti_pad p = { axis, (int)before, (int)after, value };
+    if (x && (before < 0 || before != p.before || after < 0 || after != p.after))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "pad: %I and %I: 0 to 2^31 - 1 are possible; gckpt_slice takes elements "
+                           "away",
+                           before, after);
     return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
 {
-    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
+    int axis = gckpti_axis(call, "sum, mean, max or argmax", *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -8807,10 +8806,6 @@ static gckpt_result gckpti_removed_shape(gckpt_call *call, const char *op)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
-}
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
-{
-    return gckpti_removed_shape(call, "sum or mean");
 }
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
@@ -8907,7 +8902,7 @@ static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 }
 static gckpt_result gckpti_greatest_shape(gckpt_call *call)
 {
-    gckpt_result result = gckpti_removed_shape(call, "max or argmax");
+    gckpt_result result = gckpti_reduce_shape(call);
     if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
         return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
                           &call->in[0].shape);
@@ -28683,7 +28678,7 @@ GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *sha
 GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file)
 {
     gckpt_shape out = shape;
-    for (int i = 0; gckpti_is_turned(t) && i < shape.n; i++)
+    for (int i = 0; i < shape.n; i++)
         out.d[to_file ? i : t->axes[i]] = shape.d[to_file ? t->axes[i] : i];
     return out;
 }
@@ -28776,8 +28771,9 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
             continue;
         w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
-        w->shape =
-            scale ? gckpti_scale_shape(&q->p.shape) : gckpti_turned_shape(&w->turn, q->p.shape, 1);
+        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        if (!scale && gckpti_is_turned(&w->turn))
+            w->shape = gckpti_turned_shape(&w->turn, q->p.shape, 1);
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
@@ -29467,7 +29463,7 @@ static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name,
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
         return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
     e->unsaid = e->unsaid && !e->turn.given;
-    if (shape.n == e->shape.n)
+    if (gckpti_is_turned(&e->turn) && shape.n == e->shape.n)
         e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     return 1;
 }
@@ -29572,7 +29568,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
     if (!scale && (e->slot != head->states || e->slot > 3))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
     e->turn = head->turn;
-    if (e->shape.n == head->shape.n)
+    if (gckpti_is_turned(&e->turn) && e->shape.n == head->shape.n)
         e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
     if (!gckpti_same_shape(&e->shape, &shape))
@@ -29781,23 +29777,23 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 }
 
 /* An element at a time: of what has its axes in another order, to where it belongs, where a share
- * is held of that; of values that are not the store's to change, are they the file's? */
-static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+ * is held of that; of values that are not the store's to change, are they the file's? to: a copy of
+ * the parameter. */
+static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_param *to,
+                             float room[GCKPTI_DRAWN])
 {
-    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORED_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
     const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int alike = e->type == (int)stored;
-    const void *values = q->p.packed ? q->p.packed : q->p.values;
-    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    const void *values = to->p.packed ? to->p.packed : to->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : to->p.scales);
     gckpti_share own = gckpti_share_of(count, 0, 1);
-    gckpti_param to = *q;
-    float room[GCKPTI_DRAWN];
     int fits = e->to || alike;
     if (e->to)
-        own = gckpti_array_share(l->store, q, e->slot);
+        own = gckpti_array_share(l->store, to, e->slot);
     if (e->to && e->slot < 0)
-        gckpti_set_block(&to, e->to);
+        gckpti_set_block(to, e->to);
     for (int64_t at = 0, n; at < count && fits; at += n) {
         n = gckpti_min(count - at, GCKPTI_DRAWN);
         if (alike ? !gckpti_load_elements(l, room, n, (int)size)
@@ -29806,7 +29802,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckp
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)room + (size_t)i * size;
             const int64_t k =
-                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &q->p.shape, at + i)
+                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &to->p.shape, at + i)
                                             : at + i) -
                 own.first;
             if (k < 0 || k >= own.count)
@@ -29816,7 +29812,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckp
             else if (alike || stored == GCKPT_STORED_F32)
                 memcpy(e->to + (size_t)k * size, from, size);
             else
-                fits &= gckpti_pack_row(&to, k, 1, &room[i]);
+                fits &= gckpti_pack_row(to, k, 1, &room[i]);
         }
     }
     return fits || (e->to ? gckpti_load_unfit(l, e, stored)
@@ -29832,7 +29828,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
     if (!e->to || gckpti_is_turned(&e->turn))
-        return gckpti_load_apart(l, e, q);
+        return gckpti_load_apart(l, e, &to, room);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;

@@ -2062,7 +2062,7 @@ Part pad_part(const gckpt_call *call)
     const gckpti_pad *o = (const gckpti_pad *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
-    Part p = { v.outer, whole, gckpti_wide(o->before) * v.inner, v.size * v.inner };
+    Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
     return p;
 }
 
