@@ -132,8 +132,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!gckpti_indices_fit(op, in, &call))
         return NULL;
     const int indices = op->flags & GCKPTI_INDICES && !(op->flags & GCKPT_LOSS);
-    gckpt_tensor *t =
-        gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;

@@ -49,8 +49,8 @@ GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
     gckpti_upsampling s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items,
-                       gckpti_upsample_item, &s);
+        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items, gckpti_upsample_item,
+                       &s);
 }
 
 static void gckpti_plain_scaled_add(float *to, float factor, const float *from, int64_t n)
