@@ -34,7 +34,7 @@
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1671
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        654
+ *     >>graph     tensors, views, segments, gckpt_apply                                        653
  *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          5611
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
@@ -6952,8 +6952,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!gckpti_indices_fit(op, in, &call))
         return NULL;
     const int indices = op->flags & GCKPTI_INDICES && !(op->flags & GCKPT_LOSS);
-    gckpt_tensor *t =
-        gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, indices ? GCKPT_I32 : GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;
@@ -11528,8 +11527,8 @@ GCKPTI_FN void gckpti_upsample_by(const gckpt_call *call, gckpti_scaled_add add)
     gckpti_upsampling s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items,
-                       gckpti_upsample_item, &s);
+        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items, gckpti_upsample_item,
+                       &s);
 }
 
 static void gckpti_plain_scaled_add(float *to, float factor, const float *from, int64_t n)

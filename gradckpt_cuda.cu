@@ -2405,8 +2405,8 @@ Image image_of(const gckpt_call *call)
 void upsample_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
-        call->in[0].data, call->out, n);
+    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call), call->in[0].data,
+        call->out, n);
 }
 
 void upsample_backward(const gckpt_call *call)
