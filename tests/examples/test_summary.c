@@ -2,7 +2,7 @@
  * and profile, its lines as wide as asked for; writers that fail. */
 #include "gradckpt.h"
 #include "net.h"
-#include "summary.h"
+#include "examples/summary.h"
 
 #include <math.h>
 
