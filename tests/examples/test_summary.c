@@ -179,7 +179,8 @@ static void test_random(unsigned seed)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
     if (!e) { /* nothing is left to train */
-        rig_free(e, p, net.g, net.s);
+        rig_free(e, p, NULL, NULL);
+        destroy();
         return;
     }
     summary m;
@@ -219,7 +220,8 @@ static void test_random(unsigned seed)
     free(f.bytes);
     summary_close(&m);
     CHECK(summary_print(&m, 80, file_write, &f) == GCKPT_E_ARG && summary_open(&m, NULL, net.s, p) == GCKPT_E_ARG);
-    rig_free(e, p, net.g, net.s);
+    rig_free(e, p, NULL, NULL);
+    destroy();
 }
 
 static void test_names(void)
