@@ -215,7 +215,8 @@ static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const
     }
 }
 
-/* The data of a tensor. 0: F16 cannot hold a value. */
+/* The data of a tensor, in another order only where that can be read, whatever desc.axes says by
+ * now. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
@@ -227,7 +228,7 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
     const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
-    const int turned = gckpti_is_turned(&w->turn);
+    const int turned = all && w->q->p.storage < GCKPT_STORED_I8 && gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;

@@ -65,9 +65,14 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "profile_step: needs a clock and room for gckpt_plan_length times");
+    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length) {
+        t.result = gckpti_error(exec, GCKPT_E_ARG,
+                                "profile_step: needs a clock and room for gckpt_plan_length times");
+        if (gckpti_is_under_way(exec))
+            return GCKPT_E_ARG;
+        exec->step.goal = goal;
+        return gckpti_crew_begin(exec, rows, t.result); /* the other ranks refuse it, too */
+    }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].op)
             gckpti_profile_work(exec, &p->list[x], &profile->spent[x]);

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static long exchanges;
 static int mirror(void *user, int peer, const void *send, size_t n, void *receive, size_t m)
 {
     int *fails = (int *)user;
+    exchanges++;
     CHECK(peer == 1);
     if (*fails)
         return 0;
@@ -108,6 +110,9 @@ static void test_one_process_only(void)
           GCKPT_E_ARG, e, "2 ranks");
     CHECK(gckpt_fit_timed(m.s, NULL, NULL, 8, NULL, NULL, &timed) == NULL);
     fails(gckpt_error(m.s), GCKPT_E_ARG, m.s, "2 ranks");
+    exchanges = 0; /* by which the other rank refuses it, too */
+    fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "profile_step: needs a clock");
+    CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
