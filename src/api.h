@@ -1433,7 +1433,7 @@ typedef struct {
  * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
  * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
  * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
- * or no such call yet, one is under way, or the last one failed. */
+ * or no such call yet, one is under way, or the last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
