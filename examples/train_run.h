@@ -322,6 +322,13 @@ static inline int64_t train_at(const train_run *t)
     return (t->r->epoch - 1) * t->r->steps + t->done;
 }
 
+/* Its learning rate. */
+static inline float train_lr(const train_run *t, int64_t step)
+{
+    return schedule_lr(t->o.schedule, step, t->o.warmup, t->r->epochs * t->r->steps, t->o.hyper.lr,
+                       t->o.min_lr);
+}
+
 /* How long it still takes, on stderr, at most once a second. */
 static inline void train_clock(train_run *t)
 {
@@ -350,8 +357,7 @@ static inline int train_step(train_run *t, int instructions)
     gckpt_result result = GCKPT_OK;
     memset(&report, 0, sizeof report);
     r->step = t->done + 1;
-    hyper.lr = r->lr = schedule_lr(t->o.schedule, train_at(t), t->o.warmup, r->epochs * r->steps,
-                                   t->o.hyper.lr, t->o.min_lr);
+    hyper.lr = r->lr = train_lr(t, train_at(t));
     if (!t->running && train_gather(t, rows, n, r->epoch, t->feeds) != 0)
         return -1;
     if (!t->running && instructions <= 0)
@@ -460,8 +466,7 @@ static inline int train_read_notes(train_run *t)
             break;
     if (b->epoch > 0) { /* what no note needs to say */
         b->best = 1;
-        b->lr = schedule_lr(t->o.schedule, b->epoch * t->r->steps - 1, t->o.warmup,
-                            t->r->epochs * t->r->steps, t->o.hyper.lr, t->o.min_lr);
+        b->lr = train_lr(t, b->epoch * t->r->steps - 1);
     }
     note = gckpt_store_note(t->store, "train.values"); /* older files have none */
     if (note != NULL && strcmp(note, t->values) != 0)
