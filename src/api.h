@@ -492,8 +492,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
- * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
- */
+ * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. Of signals [1] counts:
+ * { .padding = { 0, 1 } }. ---- */
 typedef struct {
     int size[2];     /* of pools, rows and columns; convolutions have it from w, and 0 here */
     int stride[2];   /* 0: 1 of convolutions, size of pools */
