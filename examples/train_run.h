@@ -96,6 +96,12 @@ static inline void train_free(train_run *t)
     t->over = -1; /* for who asks */
 }
 
+/* There is no plan: unless the model is known to be why, the graph or store says it. */
+static inline int train_unplanned(train_run *t, const void *object)
+{
+    return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
+}
+
 /* The columns as inputs, then the user's model. */
 static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
@@ -110,6 +116,11 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
         t->ids[i] = gckpt_id(net.in[i]);
     }
     t->model(&net, t->o.user);
+    if (net.mores < 0 || net.mores >= TRAIN_LOSSES) {
+        train_fail(t, "model: net->mores is %i; there is room for %i", net.mores, TRAIN_LOSSES - 1);
+        net.loss = NULL; /* so there is no plan */
+        net.mores = 0;
+    }
     const gckpt_shape s = gckpt_shape_of(net.output);
     t->result = net.output;
     t->output = gckpt_id(net.output);
@@ -149,7 +160,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
-    const int failed = t->forward_plan == NULL ? train_fail(t, "%s", gckpt_error_text(g)) : 0;
+    const int failed = t->forward_plan == NULL ? train_unplanned(t, g) : 0;
     gckpt_graph_free(g);
     return failed;
 }
@@ -510,9 +521,16 @@ static inline int train_ready(train_run *t)
     if (t->o.micro_batch > 0 && t->batch % t->o.micro_batch != 0)
         return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
                           (double)t->batch, (double)t->o.micro_batch);
+    if (t->o.warmup < 0 || t->o.save_steps < 0 || !(t->o.min_lr >= 0) || (int)t->o.schedule < 0 ||
+        (int)t->o.schedule > SCHEDULE_ONE_CYCLE)
+        return train_fail(t,
+                          "options: schedule %i, warmup %.0f, min_lr %g, save_steps %.0f: 0 to %i, "
+                          "the others 0 or above",
+                          (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
+                          (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
     if (t->plan == NULL)
-        return train_fail(t, "%s", gckpt_error_text(t->store));
+        return train_unplanned(t, t->store);
     int whole = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
     if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)

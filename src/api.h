@@ -283,7 +283,7 @@ typedef struct {
      * the next call; questions are repeated. State and scales go with their parameter. Two tensors
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
-    void *user; /* for the callback */
+    void *user; /* for rename and axes */
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
      * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;

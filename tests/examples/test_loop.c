@@ -529,6 +529,16 @@ static void test_refusals(void)
     data = rows_of(TRAIN_U8, bytes);
     o.hyper.lr = -1;
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "lr"));
+    for (int which = 0; which < 5; which++) {
+        o = options(&v);
+        o.batch = NULL;
+        if (which < 2)
+            o.schedule = (schedule_kind)(which ? 4 : -1);
+        else
+            *(which == 2 ? &o.warmup : &o.save_steps) = -(which < 4);
+        o.min_lr = which == 4 ? -1e-3f : 0;
+        CHECK_MSG(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options: schedule "), "%d: %s", which, r.error);
+    }
     char best[64];
     snprintf(best, sizeof best, "%s.best", path);
     remove(best);
@@ -590,6 +600,12 @@ static void losses(train_net *net, void *user)
     net->mores = 2;
 }
 
+static void crowded(train_net *net, void *user)
+{
+    classifier(net, user);
+    net->mores = TRAIN_LOSSES;
+}
+
 static void test_losses(void)
 {
     static seen v;
@@ -625,6 +641,9 @@ static void test_losses(void)
             alone.column[0].values = x[ROWS - VALID];
             alone.column[1].values = class_of + ROWS - VALID;
             o.plan.batch = VALID;
+            CHECK(train_predict(s, crowded, &alone, &o, NULL, &other) != 0 &&
+                  strcmp(other.error, "model: net->mores is 9; there is room for 8") == 0);
+            CHECK(train_fit(s, crowded, &data, &o, &other) != 0 && strncmp(other.error, "model: ", 7) == 0);
             CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
             o.plan.batch = BATCH;
             for (int i = 0; i < 3; i++)
