@@ -488,6 +488,19 @@ static inline int train_read_notes(train_run *t)
     return 0;
 }
 
+/* Nothing is there to go on from. A folder that no file can be written to is told before the first
+ * epoch, not behind it. */
+static inline int train_begun(train_run *t)
+{
+    FILE *f = fopen(t->path, "rb"), *tried = f == NULL ? fopen(t->path, "wb") : f;
+    if (tried == NULL)
+        return train_fail(t, "save: %s: %s", t->path, strerror(errno));
+    fclose(tried);
+    if (f == NULL)
+        remove(t->path);
+    return 0;
+}
+
 /* The best weights, then all else from the file itself. A training that ended within its first
  * epoch has no best ones yet: there may be no such file, or one of another training. */
 static inline int train_load(train_run *t)
@@ -496,7 +509,7 @@ static inline int train_load(train_run *t)
     char error[512];
     FILE *f = fopen(t->o.save, "rb");
     if (f == NULL)
-        return 0; /* not begun yet */
+        return train_begun(t);
     fclose(f);
     memset(&values, 0, sizeof values);
     values.values_only = 1;
