@@ -187,7 +187,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
     return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                         "the file lacks it, the store has %z parameters (desc.partial: it stays)",
+                         "is missing in the file, the store has %z parameters (or desc.partial)",
                          l->had);
 }
 
