@@ -8,11 +8,10 @@
  * Batch norms compare the rows of a batch, so a batch is computed whole, whatever the budget. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "images.h"
 #include "layers.h"
 #include "options.h"
 #include "train.h"
-
-#include "images.h" /* behind train.h, for whose callback it has a function */
 
 static struct {
     const char *data, *save, *log;

@@ -1,6 +1,7 @@
 /* images.h - labelled images: the digits that come with these examples, CIFAR-10 and MNIST from
  * files that you have, or a folder of pictures; as rows of floats, or in a byte a value with chance
- * (shifts, crops, mirroring) for train.h's callback. To copy, and to change. C99 or C++11.
+ * (shifts, crops, mirroring) for train.h's callback. To copy with digits.h and train_data.h, and to
+ * change. C99 or C++11.
  *
  *     images_set s;
  *     if (images_read(&s, folder) != 0)            // NULL: the digits
@@ -8,7 +9,7 @@
  *     ...                                          // s.rows, of which s.validation at the end
  *     images_free(&s);
  *
- * and in a quarter of the memory, with train.h included before:
+ * and in a quarter of the memory, for train.h:
  *
  *     images_read_u8(&s, folder);
  *     s.flip = 1, s.padding = 4;                   // torchvision's flip, and RandomCrop(size, 4)
@@ -36,6 +37,7 @@
 #endif
 
 #include "digits.h"
+#include "train_data.h"
 
 typedef struct {
     int64_t rows, validation;        /* all; of them the last ones, which are not trained on */
@@ -429,7 +431,6 @@ static inline void images_row(const images_set *s, int64_t row, const uint64_t *
         }
 }
 
-#ifdef TRAIN_DATA_H
 /* train_options.batch, user: the set: fills column 0; chance is for rows that are trained on. */
 static inline int images_batch(void *user, train_batch *b)
 {
@@ -441,5 +442,4 @@ static inline int images_batch(void *user, train_batch *b)
     }
     return 0;
 }
-#endif
 #endif

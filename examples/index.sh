@@ -1,16 +1,20 @@
 #!/bin/sh
 # The tables of examples/README.md (make index), from the files: what a file says of itself up to where it says how to
-# use it, the files that it includes, and those include; its lines, to two digits. Fails where a file does not say it.
+# use it (an empty line, a sentence's end), the files that it includes, and those include; its lines, to two digits. Fails
+# where a file does not say it.
 cd "$(dirname "$0")" || exit 1
 LC_ALL=C awk '
-    FNR == 1 { files[++n] = FILENAME; head = ""; open = 1 }
+    FNR == 1 { files[++n] = FILENAME; head = ""; open = first = 1 }
     { lines[FILENAME]++ }
     open { # the comment at the top
         s = $0
-        sub(/^(\/\*| \*) ?/, "", s)
         open = !sub(/ *\*\/.*/, "", s)
+        sub(/^(\/\*| \*) ?/, "", s)
+        first = first && s != ""
         head = head (head == "" ? "" : " ") s
         text[FILENAME] = head
+        if (first)
+            says[FILENAME] = head
     }
     /^ *# *include "/ && !/mpi\.h/ { split($0, at, "\""); sub(/.*\//, "", at[2]); includes[FILENAME] = includes[FILENAME] " " at[2] }
     /gckpt_[a-z]/ && !/^ \*|^\/\*/ { calls[FILENAME] = 1 }
@@ -30,7 +34,7 @@ LC_ALL=C awk '
         return int(n / unit + 0.5) * unit
     }
     function row(file,    s, what) {
-        what = text[file]
+        what = says[file]
         if (sub("^" file " - ", "", what) == 0) {
             print "examples/" file " does not begin with: " file " - what it is" > "/dev/stderr"
             bad = 1

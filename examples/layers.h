@@ -167,10 +167,11 @@ layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tens
     return op(x, w, b, window);
 }
 
-/* Channels of a group. */
-static inline int64_t layers_grouped(int64_t channels, const gckpt_window *window)
+/* Channels of a group. whole: 0, which is refused, where they are not as many in each. */
+static inline int64_t layers_grouped(int64_t channels, const gckpt_window *window, int whole)
 {
-    return channels / (window != NULL && window->groups > 0 ? window->groups : 1);
+    const int64_t groups = window != NULL && window->groups > 0 ? window->groups : 1;
+    return whole && channels % groups != 0 ? 0 : channels / groups;
 }
 
 /* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window: stride, padding, dilation, groups;
@@ -178,15 +179,15 @@ static inline int64_t layers_grouped(int64_t channels, const gckpt_window *windo
 static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(layers_width(x), window), out);
+    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
 }
 
-/* nn.Conv1d: (B,T,I) -> (B,P,out); of the window's [1] are its own. */
+/* nn.Conv1d: (B,T,I) -> (B,P,out). The window's [1] counts: { .padding = { 0, 1 } }. */
 static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape3(size, layers_grouped(layers_width(x), window), out);
+    const gckpt_shape s = gckpt_shape3(size, layers_grouped(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv1d, x, name, s, bias ? out : 0, window);
 }
 
@@ -194,13 +195,13 @@ static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int
 static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(out, window), layers_width(x));
+    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(out, window, 1), layers_width(x));
     return layers_convolve(gckpt_conv2d_transposed, x, name, s, bias ? out : 0, window);
 }
 static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape3(size, layers_grouped(out, window), layers_width(x));
+    const gckpt_shape s = gckpt_shape3(size, layers_grouped(out, window, 1), layers_width(x));
     return layers_convolve(gckpt_conv1d_transposed, x, name, s, bias ? out : 0, window);
 }
 

@@ -289,6 +289,10 @@ static int options_unknown(const options_table *t, const char *word)
             nearest = p;
         }
     }
+    if (nearest != NULL && nearest->kind == OPTIONS_FLAG && least == 0 && strchr(word, '=')) {
+        fprintf(stderr, "%s: %s: --%s takes no value\n", t->program, word, nearest->name);
+        return 2;
+    }
     fprintf(stderr, "%s: %s: no such option; ", t->program, word);
     if (nearest != NULL)
         fprintf(stderr, "--%s? ", nearest->name);

@@ -146,6 +146,7 @@ static inline int train_end_epoch(train_run *t)
     const int lines = t->o.every > 0 ? t->o.every : 1;
     train_report *r = t->r;
     r->step = 0;
+    r->lr = train_lr(t, train_at(t) - 1); /* which another process may have taken */
     r->loss = r->validation = train_mean(t, &t->sums, r->loss_of);
     memcpy(r->validation_of, r->loss_of, sizeof r->validation_of);
     if (t->checked > 0) {

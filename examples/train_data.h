@@ -20,9 +20,9 @@ typedef struct {
     const char *name; /* of the graph's input */
     int type;         /* GCKPT_F32, GCKPT_I32, TRAIN_U8, TRAIN_F16 */
     int64_t width;    /* values a row, as (rows,width); 0: one, as (rows) */
-    const void
-        *values; /* of all rows, one after the other; NULL: the callback's, train_options.batch;
-                           without such a callback (train_predict): unknown */
+    /* Of all rows, one after the other. NULL: the callback's, train_options.batch; without such a
+     * callback (train_predict): unknown. */
+    const void *values;
 } train_column;
 typedef struct {
     train_column column[TRAIN_COLUMNS]; /* up to the first without a name */

@@ -96,6 +96,12 @@ static inline void train_free(train_run *t)
     t->over = -1; /* for who asks */
 }
 
+/* There is no plan: unless the model is known to be why, the graph or store says it. */
+static inline int train_unplanned(train_run *t, const void *object)
+{
+    return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
+}
+
 /* The columns as inputs, then the user's model. */
 static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
@@ -110,6 +116,11 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
         t->ids[i] = gckpt_id(net.in[i]);
     }
     t->model(&net, t->o.user);
+    if (net.mores < 0 || net.mores >= TRAIN_LOSSES) {
+        train_fail(t, "model: net->mores is %i; there is room for %i", net.mores, TRAIN_LOSSES - 1);
+        net.loss = NULL; /* so there is no plan */
+        net.mores = 0;
+    }
     const gckpt_shape s = gckpt_shape_of(net.output);
     t->result = net.output;
     t->output = gckpt_id(net.output);
@@ -149,7 +160,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
-    const int failed = t->forward_plan == NULL ? train_fail(t, "%s", gckpt_error_text(g)) : 0;
+    const int failed = t->forward_plan == NULL ? train_unplanned(t, g) : 0;
     gckpt_graph_free(g);
     return failed;
 }
@@ -322,6 +333,13 @@ static inline int64_t train_at(const train_run *t)
     return (t->r->epoch - 1) * t->r->steps + t->done;
 }
 
+/* Its learning rate. */
+static inline float train_lr(const train_run *t, int64_t step)
+{
+    return schedule_lr(t->o.schedule, step, t->o.warmup, t->r->epochs * t->r->steps, t->o.hyper.lr,
+                       t->o.min_lr);
+}
+
 /* How long it still takes, on stderr, at most once a second. */
 static inline void train_clock(train_run *t)
 {
@@ -350,8 +368,7 @@ static inline int train_step(train_run *t, int instructions)
     gckpt_result result = GCKPT_OK;
     memset(&report, 0, sizeof report);
     r->step = t->done + 1;
-    hyper.lr = r->lr = schedule_lr(t->o.schedule, train_at(t), t->o.warmup, r->epochs * r->steps,
-                                   t->o.hyper.lr, t->o.min_lr);
+    hyper.lr = r->lr = train_lr(t, train_at(t));
     if (!t->running && train_gather(t, rows, n, r->epoch, t->feeds) != 0)
         return -1;
     if (!t->running && instructions <= 0)
@@ -460,8 +477,7 @@ static inline int train_read_notes(train_run *t)
             break;
     if (b->epoch > 0) { /* what no note needs to say */
         b->best = 1;
-        b->lr = schedule_lr(t->o.schedule, b->epoch * t->r->steps - 1, t->o.warmup,
-                            t->r->epochs * t->r->steps, t->o.hyper.lr, t->o.min_lr);
+        b->lr = train_lr(t, b->epoch * t->r->steps - 1);
     }
     note = gckpt_store_note(t->store, "train.values"); /* older files have none */
     if (note != NULL && strcmp(note, t->values) != 0)
@@ -469,6 +485,19 @@ static inline int train_read_notes(train_run *t)
                           "%s is of a training with other values in its rows: remove it, or take "
                           "another",
                           t->o.save);
+    return 0;
+}
+
+/* Nothing is there to go on from. A folder that no file can be written to is told before the first
+ * epoch, not behind it. */
+static inline int train_begun(train_run *t)
+{
+    FILE *f = fopen(t->path, "rb"), *tried = f == NULL ? fopen(t->path, "wb") : f;
+    if (tried == NULL)
+        return train_fail(t, "save: %s: %s", t->path, strerror(errno));
+    fclose(tried);
+    if (f == NULL)
+        remove(t->path);
     return 0;
 }
 
@@ -480,7 +509,7 @@ static inline int train_load(train_run *t)
     char error[512];
     FILE *f = fopen(t->o.save, "rb");
     if (f == NULL)
-        return 0; /* not begun yet */
+        return train_begun(t);
     fclose(f);
     memset(&values, 0, sizeof values);
     values.values_only = 1;
@@ -505,9 +534,16 @@ static inline int train_ready(train_run *t)
     if (t->o.micro_batch > 0 && t->batch % t->o.micro_batch != 0)
         return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
                           (double)t->batch, (double)t->o.micro_batch);
+    if (t->o.warmup < 0 || t->o.save_steps < 0 || !(t->o.min_lr >= 0) || (int)t->o.schedule < 0 ||
+        (int)t->o.schedule > SCHEDULE_ONE_CYCLE)
+        return train_fail(t,
+                          "options: schedule %i, warmup %.0f, min_lr %g, save_steps %.0f: 0 to %i, "
+                          "the others 0 or above",
+                          (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
+                          (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
     if (t->plan == NULL)
-        return train_fail(t, "%s", gckpt_error_text(t->store));
+        return train_unplanned(t, t->store);
     int whole = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
     if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)

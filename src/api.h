@@ -283,7 +283,7 @@ typedef struct {
      * the next call; questions are repeated. State and scales go with their parameter. Two tensors
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
-    void *user; /* for the callback */
+    void *user; /* for rename and axes */
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
      * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
@@ -492,8 +492,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
- * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
- */
+ * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. Of signals [1] counts:
+ * { .padding = { 0, 1 } }. ---- */
 typedef struct {
     int size[2];     /* of pools, rows and columns; convolutions have it from w, and 0 here */
     int stride[2];   /* 0: 1 of convolutions, size of pools */

@@ -186,7 +186,8 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     missing.name = l->store->params[next].p.name;
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
-    return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing among the store's %z parameters",
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing in the file, the store has %z parameters (or desc.partial)",
                          l->had);
 }
 

@@ -37,7 +37,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
     if (o->groups < 0 || (o->groups && channels % o->groups))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
-                          name, x, channels, o->groups);
+                          name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
@@ -283,7 +283,7 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
                                         gckpt_tensor *bias)
 {
     gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    gckpti_channel_norm o = { groups ? groups : INT32_MIN, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
     return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
 

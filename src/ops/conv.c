@@ -319,6 +319,14 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
 }
 
+/* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
+static int gckpti_conv_misplaced(const gckpt_window *w)
+{
+    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
+                      (w->dilation[0] & ~1);
+    return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
+}
+
 /* axes: 2 of images, 1 of signals, which are images of one line. */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
@@ -348,6 +356,10 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
         return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
                            transposed ? "_transposed" : "", &x->shape, &w->shape,
                            transposed ? "O/groups,I" : "I/groups,O");
+    if (window && gckpti_conv_misplaced(window))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "conv1d%s: of a signal's window [1] counts: .padding = { 0, 1 }",
+                           transposed ? "_transposed" : "");
     in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
     in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
     x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);

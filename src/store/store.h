@@ -159,9 +159,9 @@ enum { GCKPTI_ASKS_AXES = 1 };
 enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
-    "desc.axes (layers_pytorch_axes), or desc.convolutions = GCKPT_AXES_HWIO once it, and what "   \
-    "is behind a Flatten, is permuted (docs/from-pytorch.md)"
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
+    "layers_pytorch_axes, or, if it, and what is behind a Flatten, was permuted, with "            \
+    "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_note_reserved(const char *key);
 
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All

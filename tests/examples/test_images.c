@@ -8,9 +8,9 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "counted.h"
+#include "examples/images.h" /* in any order */
 #include "examples/layers.h"
 #include "examples/train.h"
-#include "examples/images.h"
 
 static void test_bytes(void)
 {

@@ -294,11 +294,22 @@ static void test_ticks(void)
     gckpt_store_free(s);
 }
 
+/* The log. */
+static const char *got(void)
+{
+    static char text[4000];
+    FILE *f = fopen(log_path, "rb");
+    text[f != NULL ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+    if (f != NULL)
+        fclose(f);
+    return text;
+}
+
 static volatile sig_atomic_t terminated;
 static void terminate(int number) { terminated = number; }
 
 /* Ends after so many ticks, by a signal, wherever that is: within a step, an epoch, validation. Then
- * goes on in another store, ends again after as many, .. to the same bits; the log has each epoch once. */
+ * goes on in another store, ends again after as many, .. to the same bits and the same log. */
 static void test_resume(void)
 {
     static seen v;
@@ -306,13 +317,14 @@ static void test_resume(void)
     const train_data data = rows_of(GCKPT_F32, NULL);
     train_options o = options(&v);
     train_report r, other;
-    char best[64];
+    char best[64], whole[2000];
     snprintf(best, sizeof best, "%s.best", path);
     o.batch = fill;
     v.augments = 1;
-    const uint64_t hash = train(&data, &o, 0, &r);
-    o.save = path;
     o.log = log_path;
+    const uint64_t hash = train(&data, &o, 0, &r);
+    snprintf(whole, sizeof whole, "%s", got());
+    o.save = path;
     signal(SIGTERM, terminate);
     for (int piece = 0; piece < 3; piece++)
         for (int after = 1; after < 60; after = after * 2 + piece) {
@@ -334,14 +346,7 @@ static void test_resume(void)
                 gckpt_store_free(s);
             }
             CHECK_MSG(!more && (after < 30 || piece == 0 || times > 1), "%d: %d times", after, times);
-            FILE *f = fopen(log_path, "r");
-            char line[200];
-            int lines = 0;
-            while (f != NULL && fgets(line, sizeof line, f) != NULL)
-                CHECK_MSG(atoi(line) == lines, "line %d of the log: %s", lines, line), lines++;
-            CHECK_MSG(lines == EPOCHS + 1, "%d lines", lines);
-            if (f != NULL)
-                fclose(f);
+            CHECK_MSG(strcmp(got(), whole) == 0, "%s instead of %s", got(), whole);
         }
     signal(SIGTERM, SIG_DFL);
     remove(path);
@@ -405,15 +410,6 @@ static void put(const char *text)
 {
     FILE *f = fopen(log_path, "wb");
     CHECK(f != NULL && fputs(text, f) >= 0 && fclose(f) == 0);
-}
-static const char *got(void)
-{
-    static char text[4000];
-    FILE *f = fopen(log_path, "rb");
-    text[f != NULL ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
-    if (f != NULL)
-        fclose(f);
-    return text;
 }
 
 static void test_log(void)
@@ -533,6 +529,21 @@ static void test_refusals(void)
     data = rows_of(TRAIN_U8, bytes);
     o.hyper.lr = -1;
     CHECK(train(&data, &o, 0, &r) == 0 && strstr(r.error, "lr"));
+    for (int which = 0; which < 5; which++) {
+        o = options(&v);
+        o.batch = NULL;
+        if (which < 2)
+            o.schedule = (schedule_kind)(which ? 4 : -1);
+        else
+            *(which == 2 ? &o.warmup : &o.save_steps) = -(which < 4);
+        o.min_lr = which == 4 ? -1e-3f : 0;
+        CHECK_MSG(train(&data, &o, 0, &r) == 0 && strstr(r.error, "options: schedule "), "%d: %s", which, r.error);
+    }
+    o = options(&v);
+    o.batch = NULL;
+    o.save = "build/no/such/file"; /* told before the first step */
+    CHECK_MSG(train(&data, &o, 0, &r) == 0 && strstr(r.error, "save: build/no/such/file.best: ") && v.steps == 0, "%s",
+              r.error);
     char best[64];
     snprintf(best, sizeof best, "%s.best", path);
     remove(best);
@@ -594,6 +605,12 @@ static void losses(train_net *net, void *user)
     net->mores = 2;
 }
 
+static void crowded(train_net *net, void *user)
+{
+    classifier(net, user);
+    net->mores = TRAIN_LOSSES;
+}
+
 static void test_losses(void)
 {
     static seen v;
@@ -629,6 +646,9 @@ static void test_losses(void)
             alone.column[0].values = x[ROWS - VALID];
             alone.column[1].values = class_of + ROWS - VALID;
             o.plan.batch = VALID;
+            CHECK(train_predict(s, crowded, &alone, &o, NULL, &other) != 0 &&
+                  strcmp(other.error, "model: net->mores is 9; there is room for 8") == 0);
+            CHECK(train_fit(s, crowded, &data, &o, &other) != 0 && strncmp(other.error, "model: ", 7) == 0);
             CHECK(train_predict(s, losses, &alone, &o, NULL, &other) == 0 && other.losses == 3);
             o.plan.batch = BATCH;
             for (int i = 0; i < 3; i++)

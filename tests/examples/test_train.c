@@ -101,6 +101,10 @@ static void test_more_layers(void)
     t[2] = layers_dense(layers_flatten(t[1]), "fc", 3);
     t[3] = layers_conv1d_transposed(layers_conv1d(signal, "c1", 4, 2, &one, 0), "up1", 6, 3, &two, 1);
     t[4] = layers_dense(layers_flatten(t[3]), "fc1", 3);
+    gckpt_graph *uneven = gckpt_graph_new(s, NULL);
+    gckpt_tensor *six = gckpt_input(uneven, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 6));
+    CHECK(layers_conv2d_transposed(six, "up2", 7, 3, &up, 0) == NULL); /* not 6 channels instead */
+    gckpt_graph_free(uneven);
     for (int i = 0; i < 3; i++)
         t[5] = layers_lstm(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
     t[6] = layers_lstm_all(signal, "deep", 6, 2);

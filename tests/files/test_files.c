@@ -638,7 +638,7 @@ static const struct {
       "data_offsets" },
     { T("skip", "X", "1", 0, 12) "," T("a", "F32", "2,2", 8, 24), 24, 0, GCKPT_E_DATA, "overlap" },
     { T("skip", "X", "1", 0, 4) "," T("a", "F32", "2,2", 8, 24), 24, 0, GCKPT_E_DATA, "a hole" },
-    { T("skip", "X", "1", 0, 4), 4, 0, GCKPT_E_DATA, "\"w\": is missing among the store" },
+    { T("skip", "X", "1", 0, 4), 4, 0, GCKPT_E_DATA, "\"w\": is missing in the file, the store has " },
     { T("skip", "X", "1", 0, 4), 8, 1, GCKPT_E_DATA, "need 4 bytes of data, the file has 8" },
 };
 

@@ -652,7 +652,7 @@ static void test_refusals(void)
             GCKPT_E_SHAPE, "257 x 256");
     REFUSED(gckpt_global_average_pool(X2), GCKPT_E_SHAPE, "no axes between");
     REFUSED(gckpt_groupnorm(X4, 4, NULL, NULL), GCKPT_E_SHAPE, "not 4 equal groups");
-    REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL), GCKPT_E_SHAPE, "equal groups");
+    REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL), GCKPT_E_SHAPE, "not 0 equal groups");
     REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL), GCKPT_E_SHAPE, "(B,..,C)");
     gckpt_tensor *x = X4, *p = gckpt_param(g, "p", gckpt_shape1(5), zero);
     REFUSED(gckpt_groupnorm(x, 2, p, NULL), GCKPT_E_SHAPE, "needs a gain of [6]");

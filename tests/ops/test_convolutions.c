@@ -189,6 +189,10 @@ static void test_refusals(void)
     refused(2, 0, x, gckpt_shape4(3, 6, 6, 4), 0, usual, GCKPT_E_SHAPE, "w [3,6,6,4] reaches over 6 of axis 2|5 with padding 0|padding");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 4, 1 }, .padding = { 1, 0 } }, GCKPT_E_SHAPE,
             "reaches over 9 of axis 1|7 with padding 1|dilation");
+    const gckpt_shape signal = gckpt_shape3(2, 9, 6), taps = gckpt_shape3(3, 6, 6);
+    refused(1, 0, signal, taps, 0, (gckpt_window){ .padding = { 1 } }, GCKPT_E_ARG, "conv1d: of a signal's window [1] counts");
+    refused(1, 0, signal, taps, 0, (gckpt_window){ .stride = { 2 } }, GCKPT_E_ARG, "conv1d: |[1] counts");
+    refused(1, 1, signal, taps, 0, (gckpt_window){ .dilation = { 2 } }, GCKPT_E_ARG, "conv1d_transposed: |[1] counts");
     refused(2, 0, x, w, 0, (gckpt_window){ .stride = { -1, 1 } }, GCKPT_E_ARG, "stride -1 x 1|negative");
     refused(2, 0, x, w, 0, (gckpt_window){ .padding = { 0, -2 } }, GCKPT_E_ARG, "padding 0 x -2");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 1, -3 } }, GCKPT_E_ARG, "dilation 1 x -3");
