@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        653
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5611
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5623
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -50,12 +50,12 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4754
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4759
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2518
+ *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
@@ -157,7 +157,7 @@
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
- *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
+ *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
  *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8, int4; else floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
@@ -757,7 +757,7 @@ typedef struct {
      * the next call; questions are repeated. State and scales go with their parameter. Two tensors
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
-    void *user; /* for the callback */
+    void *user; /* for rename and axes */
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
      * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
@@ -966,8 +966,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
- * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
- */
+ * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. Of signals [1] counts:
+ * { .padding = { 0, 1 } }. ---- */
 typedef struct {
     int size[2];     /* of pools, rows and columns; convolutions have it from w, and 0 here */
     int stride[2];   /* 0: 1 of convolutions, size of pools */
@@ -1907,7 +1907,7 @@ typedef struct {
  * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
  * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
  * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
- * or no such call yet, one is under way, or the last one failed. */
+ * or no such call yet, one is under way, or the last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -4811,9 +4811,9 @@ enum { GCKPTI_ASKS_AXES = 1 };
 enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
-    "desc.axes (layers_pytorch_axes), or desc.convolutions = GCKPT_AXES_HWIO once it, and what "   \
-    "is behind a Flatten, is permuted (docs/from-pytorch.md)"
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
+    "layers_pytorch_axes, or, if it, and what is behind a Flatten, was permuted, with "            \
+    "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_note_reserved(const char *key);
 
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
@@ -11601,7 +11601,7 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
     if (o->groups < 0 || (o->groups && channels % o->groups))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
-                          name, x, channels, o->groups);
+                          name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
@@ -11847,7 +11847,7 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
                                         gckpt_tensor *bias)
 {
     gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    gckpti_channel_norm o = { groups ? groups : INT32_MIN, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
     return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
 
@@ -12179,6 +12179,14 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
     return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
 }
 
+/* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
+static int gckpti_conv_misplaced(const gckpt_window *w)
+{
+    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
+                      (w->dilation[0] & ~1);
+    return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
+}
+
 /* axes: 2 of images, 1 of signals, which are images of one line. */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
@@ -12208,6 +12216,10 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
         return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
                            transposed ? "_transposed" : "", &x->shape, &w->shape,
                            transposed ? "O/groups,I" : "I/groups,O");
+    if (window && gckpti_conv_misplaced(window))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "conv1d%s: of a signal's window [1] counts: .padding = { 0, 1 }",
+                           transposed ? "_transposed" : "");
     in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
     in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
     x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
@@ -27729,9 +27741,14 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "profile_step: needs a clock and room for gckpt_plan_length times");
+    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length) {
+        t.result = gckpti_error(exec, GCKPT_E_ARG,
+                                "profile_step: needs a clock and room for gckpt_plan_length times");
+        if (gckpti_is_under_way(exec))
+            return GCKPT_E_ARG;
+        exec->step.goal = goal;
+        return gckpti_crew_begin(exec, rows, t.result); /* the other ranks refuse it, too */
+    }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].op)
             gckpti_profile_work(exec, &p->list[x], &profile->spent[x]);
@@ -28897,7 +28914,8 @@ static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const
     }
 }
 
-/* The data of a tensor. 0: F16 cannot hold a value. */
+/* The data of a tensor, in another order only where that can be read, whatever desc.axes says by
+ * now. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
@@ -28909,7 +28927,7 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
     const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
-    const int turned = gckpti_is_turned(&w->turn);
+    const int turned = all && w->q->p.storage < GCKPT_STORED_I8 && gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
@@ -29611,7 +29629,8 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     missing.name = l->store->params[next].p.name;
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
-    return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing among the store's %z parameters",
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing in the file, the store has %z parameters (or desc.partial)",
                          l->had);
 }
 
