@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3469
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, embed, softmax, norms, losses, classes,
  *                 head, scores, attention
@@ -1784,7 +1784,8 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
-    combine(call, broadcast_axes(call, 1), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
+    const gckpt_arg *in = call->in;
+    combine(call, broadcast_axes(call, 1), op, call->out, in[0].data, in[1].data, 1.0f, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
@@ -4042,7 +4043,8 @@ Keys keys_of(const gckpt_call *call)
     gckpt_call start = *call;
     start.position = 0;
     gckpti_sight sight = gckpti_attention_keys(&start);
-    return { (int)sight.keys, (int)sight.ahead, gckpti_attention_moves(o) ? moment_of(call) : NULL };
+    const Moment *now = gckpti_attention_moves(o) ? moment_of(call) : NULL;
+    return { (int)sight.keys, (int)sight.ahead, now };
 }
 
 __device__ inline Keys by_now(const Keys &k)

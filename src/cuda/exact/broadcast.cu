@@ -7,7 +7,8 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
-    combine(call, broadcast_axes(call, 1), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
+    const gckpt_arg *in = call->in;
+    combine(call, broadcast_axes(call, 1), op, call->out, in[0].data, in[1].data, 1.0f, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */

@@ -23,7 +23,8 @@ Keys keys_of(const gckpt_call *call)
     gckpt_call start = *call;
     start.position = 0;
     gckpti_sight sight = gckpti_attention_keys(&start);
-    return { (int)sight.keys, (int)sight.ahead, gckpti_attention_moves(o) ? moment_of(call) : NULL };
+    const Moment *now = gckpti_attention_moves(o) ? moment_of(call) : NULL;
+    return { (int)sight.keys, (int)sight.ahead, now };
 }
 
 __device__ inline Keys by_now(const Keys &k)
