@@ -117,7 +117,7 @@ run: build/gpt
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
 	@echo
-	@echo 'next: what every budget costs, before anything is trained:  build/gpt --plan --micro-batch 4 | head -n 40'
+	@echo 'next: what every budget costs, before anything is trained:  build/gpt --plan --micro-batch 4 | more'
 	@echo '      the same weights in fewer bytes:  build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 15M'
 	@echo '      a text of your own:  build/gpt --data FILE --steps 1500 --save my.safetensors --sample 400'
 	@echo '      a program of your own:  docs/tasks.md'
