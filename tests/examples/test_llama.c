@@ -10,32 +10,18 @@
 #define GOLDEN       "tests/golden/llama/"
 #define GOLDEN_SAVED "golden/llama_saved.h"
 #include "tuning.h"
+#include "tuned.h"
 
 enum { CASES = sizeof golden_llama / sizeof golden_llama[0] };
 static const model_source mapped = { .map = 1 };
 
-typedef struct {
-    model_any m;
-    gckpt_store *s;
-    adapters a;
-    model_options how;
-} tuned;
-
-static int open_base(tuned *t, const char *base, const model_source *source)
+static void open_base(tuned *t, const char *base, const model_source *source)
 {
     char folder[64];
     memset(t, 0, sizeof *t);
     snprintf(folder, sizeof folder, GOLDEN "%s", base);
     t->s = tuning_load(&t->m, folder, source);
     t->how.hooks = &t->a.hooks;
-    return t->s != NULL;
-}
-
-static void end(tuned *t)
-{
-    adapters_end(&t->a);
-    gckpt_store_free(t->s);
-    model_close(&t->m);
 }
 
 /* ---- what transformers computes ---- */
@@ -69,42 +55,6 @@ static void test_golden_model(int i)
         hash = gckpt_store_hash(t.s);
         end(&t);
     }
-}
-
-static void test_golden_adapter(int i)
-{
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
-    static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH };
-    const char *name = golden_llama[i].name;
-    char from[96], to[96], base[64], trained[64];
-    uint64_t hash = 0;
-    tuned t;
-    snprintf(from, sizeof from, GOLDEN "%s", name);
-    snprintf(to, sizeof to, "%s/%s", tuning_folder, name);
-    snprintf(base, sizeof base, GOLDEN "%s", golden_llama[i].base);
-    snprintf(trained, sizeof trained, "%s.trained", name);
-    for (int k = 0; k < 3; k++) {
-        open_base(&t, golden_llama[i].base, NULL);
-        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, k < 2 ? from : to) == 0, "%s: %s", name,
-                  t.m.error);
-        if (k < 2) {
-            tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
-            tuning_train(&t.m, t.s, &t.how, name, golden_llama[i].losses, golden_adapter_lr,
-                         modes[k], rows[k]);
-        }
-        tuning_logits(&t.m, t.s, &t.how, trained, 1e-4);
-        CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
-        hash = gckpt_store_hash(t.s);
-        if (k == 0) {
-            CHECK_MSG(adapters_save(&t.a, to, base) == 0, "%s: %s", name, t.m.error);
-            tuning_saved(name);
-        }
-        end(&t);
-    }
-    open_base(&t, golden_llama[i].base, NULL);
-    CHECK(adapters_load(&t.a, &t.m, t.s, from) == 0);
-    tuning_generate(&t.m, t.s, &t.a.hooks, name, golden_llama[i].made);
-    end(&t);
 }
 
 /* Other types, names and files of the same weights. */
@@ -537,7 +487,8 @@ int main(int argc, char **argv)
         if (golden_llama[i].base == NULL)
             test_golden_model(i);
         else
-            test_golden_adapter(i);
+            tuned_adapter(open_base, golden_llama[i].name, golden_llama[i].base,
+                          golden_llama[i].losses, golden_llama[i].made);
     if (argc == 1) {
         test_files();
         test_ends();

@@ -12,15 +12,9 @@
 #define GOLDEN       "tests/golden/windows/"
 #define GOLDEN_SAVED "golden/windows_saved.h"
 #include "tuning.h"
+#include "tuned.h"
 
 enum { CASES = sizeof golden_windows / sizeof golden_windows[0] };
-
-typedef struct {
-    model_any m;
-    gckpt_store *s;
-    adapters a;
-    model_options how;
-} tuned;
 
 /* The folder of a case: a variant's weights are another one's. */
 static const char *folder_of(const char *name)
@@ -46,33 +40,7 @@ static void open_base(tuned *t, const char *name, const model_source *source)
     t->how.hooks = &t->a.hooks;
 }
 
-static void end(tuned *t)
-{
-    adapters_end(&t->a);
-    gckpt_store_free(t->s);
-    model_close(&t->m);
-}
-
 /* ---- what transformers computes ---- */
-/* Every eighth logit; `worst` apart at most. */
-static void test_logits(const model_any *m, gckpt_store *s, const model_options *options,
-                        const char *name, double worst)
-{
-    float have[LOGITS];
-    gckpt_parameter want;
-    double apart = 0;
-    if (!tuning_run(m, s, options, name, have) ||
-        !CHECK(gckpt_store_get(expected, gckpt_store_find(expected, name), &want) == GCKPT_OK &&
-               want.elements == LOGITS / GOLDEN_EVERY))
-        return;
-    for (int i = 0; i < LOGITS / GOLDEN_EVERY; i++) {
-        double d = (double)have[i * GOLDEN_EVERY] - (double)want.values[i];
-        d = d < 0 ? -d : d;
-        apart = d <= apart ? apart : d; /* also NaN */
-    }
-    CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
-}
-
 static void test_golden_model(int i)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
@@ -85,13 +53,13 @@ static void test_golden_model(int i)
     for (int k = 0; k < 2; k++) {
         tuned t;
         open_base(&t, name, NULL);
-        test_logits(&t.m, t.s, NULL, name, 1e-4);
+        tuning_logits(&t.m, t.s, NULL, name, 1e-4);
         if (k == 1) {
             tuning_generate(&t.m, t.s, NULL, name, golden_windows[i].made);
             tuning_gradients(&t.m, t.s, name);
         }
         tuning_train(&t.m, t.s, NULL, name, golden_windows[i].losses, golden_lr, modes[k], rows[k]);
-        test_logits(&t.m, t.s, NULL, trained, 1e-4);
+        tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
         CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
         hash = gckpt_store_hash(t.s);
         CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
@@ -102,43 +70,7 @@ static void test_golden_model(int i)
     memset(&t, 0, sizeof t);
     t.s = tuning_load(&t.m, folder, NULL);
     CHECK_MSG(gckpt_store_hash(t.s) == hash, "%s: its file has other bits", name);
-    test_logits(&t.m, t.s, NULL, trained, 1e-4);
-    end(&t);
-}
-
-static void test_golden_adapter(int i)
-{
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
-    static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH };
-    const char *name = golden_windows[i].name;
-    char from[96], to[96], base[64], trained[64];
-    uint64_t hash = 0;
-    tuned t;
-    snprintf(from, sizeof from, GOLDEN "%s", name);
-    snprintf(to, sizeof to, "%s/%s", tuning_folder, name);
-    snprintf(base, sizeof base, GOLDEN "%s", golden_windows[i].base);
-    snprintf(trained, sizeof trained, "%s.trained", name);
-    for (int k = 0; k < 3; k++) {
-        open_base(&t, golden_windows[i].base, NULL);
-        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, k < 2 ? from : to) == 0, "%s: %s", name,
-                  t.m.error);
-        if (k < 2) {
-            test_logits(&t.m, t.s, &t.how, name, 1e-4);
-            tuning_train(&t.m, t.s, &t.how, name, golden_windows[i].losses, golden_adapter_lr,
-                         modes[k], rows[k]);
-        }
-        test_logits(&t.m, t.s, &t.how, trained, 1e-4);
-        CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
-        hash = gckpt_store_hash(t.s);
-        if (k == 0) {
-            CHECK_MSG(adapters_save(&t.a, to, base) == 0, "%s: %s", name, t.m.error);
-            tuning_saved(name);
-        }
-        end(&t);
-    }
-    open_base(&t, golden_windows[i].base, NULL);
-    CHECK(adapters_load(&t.a, &t.m, t.s, from) == 0);
-    tuning_generate(&t.m, t.s, &t.a.hooks, name, golden_windows[i].made);
+    tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
     end(&t);
 }
 
@@ -259,7 +191,7 @@ static void test_methods(void)
         CHECK_MSG(adapters_trainable(t.s) == methods[i].trains, "%s: %lld parameters", name,
                   (long long)adapters_trainable(t.s));
         if (methods[i].begins)
-            test_logits(&t.m, t.s, &t.how, "gemma2", 1e-4);
+            tuning_logits(&t.m, t.s, &t.how, "gemma2", 1e-4);
         tuning_run(&t.m, t.s, &t.how, name, before);
         tuning_train(&t.m, t.s, &t.how, name, NULL, golden_adapter_lr, GCKPT_STORE_ALL,
                      GOLDEN_MICRO);
@@ -303,7 +235,7 @@ static void test_packed(void)
             tuned t;
             open_base(&t, name, &sources[i % 3]);
             CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);
-            test_logits(&t.m, t.s, &t.how, name, near[i % 3]);
+            tuning_logits(&t.m, t.s, &t.how, name, near[i % 3]);
             tuning_train(&t.m, t.s, &t.how, "packed", NULL, golden_adapter_lr,
                          k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
             CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "source %d: other bits", i);
@@ -426,7 +358,8 @@ int main(int argc, char **argv)
         if (golden_windows[i].base == NULL)
             test_golden_model(i);
         else
-            test_golden_adapter(i);
+            tuned_adapter(open_base, golden_windows[i].name, golden_windows[i].base,
+                          golden_windows[i].losses, golden_windows[i].made);
     if (argc == 1) {
         test_rings();
         test_methods();

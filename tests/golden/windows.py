@@ -184,7 +184,7 @@ def main():
     with open(FOLDER + ".h", "w") as out:
         out.write("/* windows.h - written by windows.py with PyTorch, transformers and peft in "
                   "float64; do not\n * edit. */\n#ifndef GOLDEN_WINDOWS_H\n#define GOLDEN_WINDOWS_H"
-                  f"\n#include \"gpt2.h\"\n\nenum {{ GOLDEN_EVERY = {EVERY} }};\n")
+                  f"\n#include \"gpt2.h\"\n\n#define GOLDEN_EVERY {EVERY}\n")
         for name, value in losses.items():
             print_array(out, "double", "windows_losses_" + name, value)
         for name, value in generated.items():
