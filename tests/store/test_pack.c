@@ -594,6 +594,49 @@ static void test_gradients(unsigned seed)
     destroy();
 }
 
+/* The gradient of a packed factor beside one that is floats, which that gradient reads and it does not:
+ * the bits of the same with floats. */
+static void test_picked(gckpt_storage storage, int beside, int precision)
+{
+    enum { ROWS = 4, K = 40, N = 24, P = 3 };
+    const gckpt_init normal = { 0.4f, 0, 0 };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    gckpt_parameter made;
+    float in[ROWS * K], want[P * K] = { 0 };
+    for (int i = 0; i < ROWS * K; i++)
+        in[i] = (float)(i * 37 % 23 - 11) / 8;
+    for (int packed = 0; packed < 2; packed++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, K));
+        gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(P, K), normal);
+        gckpt_tensor *w = gckpt_param(g, "w", beside == 1 ? gckpt_shape2(N, K) : gckpt_shape2(K, N), normal);
+        gckpt_tensor *y = beside == 1   ? gckpt_linear_transposed(a, w, NULL)
+                          : beside == 2 ? gckpt_matmul(a, w)
+                                        : gckpt_linear(a, w, NULL);
+        gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(K, N), normal), NULL);
+        h = gckpt_mul(h, gckpt_mean(y, 0));
+        const gckpt_term term = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
+        const gckpt_pick pick = { a, 1 };
+        CHECK(gckpt_store_freeze(s, "a", 1) == GCKPT_OK && gckpt_store_freeze(s, "w", 1) == GCKPT_OK);
+        CHECK(gckpt_store_pack(s, "a", storage) == GCKPT_OK);
+        CHECK(gckpt_store_get(s, gckpt_store_find(s, "a"), &made) == GCKPT_OK);
+        CHECK(packed || gckpt_store_pack(s, "a", GCKPT_STORED_F32) == GCKPT_OK);
+        gckpt_plan_desc d = { .fetch = &pick, .fetches = 1, .precision = (gckpt_precision)precision };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        const gckpt_feed feed = { gckpt_id(x), in };
+        CHECK_MSG(e && gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s %s",
+                  gckpt_error_text(g), gckpt_error_text(s), gckpt_error_text(e));
+        const float *got = gckpt_fetch(e, gckpt_id(a), 1);
+        if (got && !packed)
+            memcpy(want, got, sizeof want);
+        CHECK_MSG(got && !memcmp(got, want, sizeof want), "storage %d, beside %d, precision %d: other bits",
+                  (int)storage, beside, precision);
+        rig_free(e, p, g, s);
+    }
+}
+
 /* A backend with memory of its own. */
 static void test_backend(unsigned seed)
 {
@@ -1111,6 +1154,9 @@ int main(int argc, char **argv)
     test_allocations();
     for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++)
         test_reads((gckpt_storage)k);
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++)
+        for (int i = 0; i < 9; i++)
+            test_picked((gckpt_storage)k, i / 3, i % 3);
     test_finite();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
