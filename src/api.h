@@ -1424,7 +1424,7 @@ typedef struct {
     const void *data; /* all rows of it */
 } gckpt_feed;
 typedef struct {
-    double loss;      /* sum over terms of weight * sum / count */
+    double loss;      /* sum over terms of weight * sum / count; 0 in training where count is 0 */
     double grad_norm; /* of the divided gradients, before clipping */
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
@@ -1432,8 +1432,9 @@ typedef struct {
 /* Each loss by itself, as the last call that reports saw it (one that was SKIPPED, too): the sum of
  * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
  * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
- * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
- * or no such call yet, one is under way, or the last one that began has failed. */
+ * / count), nothing where that is 0, of a regulariser weight * sum; 0 in training where the first
+ * loss counts nothing. E_ARG: there is no such term; or no such call yet, one is under way, or the
+ * last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -1531,12 +1532,13 @@ typedef struct {
     const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction. E_DATA: one differs by more than 0.01. GCKPT_UNRESOLVED:
- * none does, but some cannot be told: a loss that is large beside its changes (targets far from the
- * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
- * executor's error text has names and figures. A gradient that is zero but for rounding (what a
- * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the steepest parameter's. Weights are restored to the bit. check may be NULL. */
+ * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
+ * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
+ * is large beside its changes (targets far from the outputs) is too coarse in f32, and then half a
+ * gradient, or twice it, may look the same. The executor's error text has names and figures. A
+ * gradient that is zero but for rounding (what a norm or softmax cancels) is right when the loss
+ * shows no slope and is fine enough to show one of 0.01 of the steepest parameter's. Weights are
+ * restored to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward

@@ -159,11 +159,12 @@ static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int
     return result;
 }
 
-/* ---- what each term of a step that ended came to; wrong: it is not told, or they do not make the
- * step's loss to the bit (no CHECK: threads call this) ---- */
+/* ---- what each term of a step that ended came to, and all of them; wrong: it is not told, or they
+ * do not make the step's loss to the bit, which is 0 where nothing counts and so nothing is trained
+ * (no CHECK: threads call this) ---- */
 enum { RIG_TERMS = 8 };
 typedef struct {
-    double sum[RIG_TERMS];
+    double sum[RIG_TERMS], total;
     int64_t count[RIG_TERMS], wrong;
 } rig_losses;
 
@@ -171,20 +172,22 @@ static inline rig_losses rig_term_losses(gckpt_exec *e, const gckpt_term *terms,
                                          const gckpt_report *report)
 {
     rig_losses l;
-    double loss = 0, sum;
+    const double nothing = 0;
+    double sum;
     int64_t count;
     memset(&l, 0, sizeof l);
     for (int i = 0; i < n; i++) {
         l.wrong += gckpt_term_loss(e, i, &l.sum[i], &l.count[i]) != GCKPT_OK;
         const double weight = (double)terms[i].weight;
         if (terms[i].regulariser)
-            loss += weight * l.sum[i];
+            l.total += weight * l.sum[i];
         else if (l.count[i] > 0)
-            loss += weight * (l.sum[i] / (double)l.count[i]);
+            l.total += weight * (l.sum[i] / (double)l.count[i]);
     }
     l.wrong += gckpt_term_loss(e, n, &sum, &count) != GCKPT_E_ARG;
-    if (n > 0 && report->count > 0)
-        l.wrong += l.count[0] != report->count || memcmp(&loss, &report->loss, sizeof loss) != 0;
+    const int made = !memcmp(&l.total, &report->loss, sizeof l.total);
+    const int none = report->count == 0 && !memcmp(&nothing, &report->loss, sizeof nothing);
+    l.wrong += n > 0 && (l.count[0] != report->count || !(made || none));
     return l;
 }
 

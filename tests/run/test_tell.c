@@ -161,6 +161,31 @@ static void test_calls(int64_t micro, gckpt_mode mode)
     drop(&m);
 }
 
+/* Where the first loss counts nothing a training tells 0, and each loss; a forward what the others are. */
+static void test_none(int64_t micro)
+{
+    static const int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
+    rig_losses each[3];
+    for (int call = 0; call < 3; call++) {
+        net m;
+        gckpt_report r;
+        gckpt_feed f[3];
+        graph(&m, micro);
+        plan(&m, (gckpt_plan_desc){ .mode = call == 2 ? GCKPT_INFERENCE : GCKPT_AUTO }, NULL);
+        const int n = feed(&m, f);
+        const uint64_t before = gckpt_store_hash(m.s);
+        f[1].data = none;
+        CHECK((call == 0   ? gckpt_step(m.e, f, n, ROWS, &hyper, &r)
+               : call == 1 ? gckpt_gradients(m.e, f, n, ROWS, &r)
+                           : gckpt_forward(m.e, f, n, ROWS, &r)) == GCKPT_OK);
+        each[call] = rig_term_losses(m.e, m.terms, TERMS, &r);
+        CHECK(!memcmp(&each[call], &each[0], sizeof each[0]) && each[0].wrong == 0);
+        CHECK(r.count == 0 && r.step == 0 && r.grad_norm == 0 && gckpt_store_hash(m.s) == before);
+        CHECK_MSG(r.loss == (call == 2 ? each[0].total : 0) && each[0].total > 0, "call %d: loss %g", call, r.loss);
+        drop(&m);
+    }
+}
+
 /* Losses that share their count, rows one by one; steps without rows, without targets, skipped. */
 static void test_streamed(void)
 {
@@ -307,6 +332,8 @@ int main(void)
     for (int64_t micro = 1; micro <= ROWS; micro++)
         for (int k = 0; k < 2; k++)
             test_calls(micro, modes[k]);
+    test_none(2);
+    test_none(ROWS);
     test_streamed();
     for (int k = 0; k < 3; k++)
         for (int64_t micro = 2; micro <= ROWS; micro += micro == 3 ? 3 : 1)
