@@ -208,9 +208,9 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 {
-    int axis = gckpti_axis(call, "sum, mean, max or argmax", *(const int *)call->attributes);
+    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -220,6 +220,14 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
+/* The rule of shapes of the op of that name. */
+#define GCKPTI_REDUCES(op, rule)                                                                   \
+    static gckpt_result gckpti_##op##_shape(gckpt_call *call)                                      \
+    {                                                                                              \
+        return rule(call, #op);                                                                    \
+    }
+GCKPTI_REDUCES(sum, gckpti_reduce_shape)
+GCKPTI_REDUCES(mean, gckpti_reduce_shape)
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
@@ -249,8 +257,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 GCKPTI_BOTH_WAYS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
 GCKPTI_BOTH_WAYS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
-GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
-GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -313,18 +321,20 @@ static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_greatest_shape(gckpt_call *call)
+static gckpt_result gckpti_greatest_shape(gckpt_call *call, const char *op)
 {
-    gckpt_result result = gckpti_reduce_shape(call);
+    gckpt_result result = gckpti_reduce_shape(call, op);
     if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, 0, GCKPT_AUX);
-GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, NULL,
+GCKPTI_REDUCES(max, gckpti_greatest_shape)
+GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                gckpti_argmax_below, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {

@@ -316,8 +316,8 @@ static void test_refusals(void)
     REFUSED(GCKPT_E_ARG, "pad: [2,3,4,5] has no axis 4", gckpt_pad(x, 4, 1, 1, 0));
     REFUSED(GCKPT_E_ARG, "0 to 2^31 - 1", gckpt_pad(x, 3, big, 0, 0));
     REFUSED(GCKPT_E_SHAPE, "does not fit", gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, 0), 3, INT32_MAX, INT32_MAX, 0));
-    REFUSED(GCKPT_E_ARG, "sum, mean, max or argmax: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
-    REFUSED(GCKPT_E_ARG, "has no axis 4", gckpt_argmax(x, 4));
+    REFUSED(GCKPT_E_ARG, "max: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
+    REFUSED(GCKPT_E_ARG, "argmax: [2,3,4,5] has no axis 4", gckpt_argmax(x, 4));
     REFUSED(GCKPT_E_ARG, "must be f32", gckpt_max(gckpt_argmax(x, 1), 1));
     REFUSED(GCKPT_E_SHAPE, "upsample: x [2,15,4] must be (B,H,W,C)",
             gckpt_upsample(gckpt_reshape(x, gckpt_shape3(2, 15, 4)), 1, 1, GCKPT_NEAREST));
