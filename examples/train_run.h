@@ -63,6 +63,11 @@ static inline int train_start(train_run *t, gckpt_store *store, train_model mode
                           (double)data->rows, (double)data->validation);
     if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
         return train_fail(t, "options: save: a path of 1018 characters at most");
+    if (o->epochs < 0 || o->patience < 0)
+        return train_fail(t,
+                          "options: epochs %i, patience %i: negative; 0 epochs are 10, patience 0 "
+                          "waits for ever",
+                          o->epochs, o->patience);
     t->copied = o->batch != NULL;
     for (; t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL; t->columns++) {
         const int type = data->column[t->columns].type, narrow = type >= TRAIN_U8;

@@ -497,6 +497,13 @@ static void test_refusals(void)
     o.micro_batch = 5;
     refused(&data, &o, "a batch of 16 rows is no multiple of micro_batch 5");
     o.micro_batch = 0;
+    const int epochs = o.epochs;
+    o.epochs = -1;
+    refused(&data, &o, "options: epochs -1, patience 0: negative; 0 epochs are 10, patience 0 waits for ever");
+    o.epochs = epochs;
+    o.patience = INT32_MIN;
+    refused(&data, &o, "patience -2147483648: negative");
+    o.patience = 0;
     o.hyper.lr = -1;
     refused(&data, &o, "lr");
     o.hyper.lr = 1e-2f;
