@@ -33,17 +33,17 @@ known()                 # known NUMBER
     }
 }
 
-# tried FILE PROGRAM VALUES..: compiles it with macros of these values; what the compiler says is in PROGRAM.says
+# tried SOURCE PROGRAM VALUES..: compiles it with macros of these values; what the compiler says is in PROGRAM.says
 tried()
 {
-    file=$1
+    source=$1
     program=$2
     shift 2
     for value; do
         shift
         set -- "$@" "-D$value"
     done
-    "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$file" -o "$program" > "$program.ended"
+    "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" > "$program.ended"
 }
 
 # expected NUMBER VALUES..: the file that has what the answer prints
@@ -67,7 +67,7 @@ expected()
 printed()
 {
     [ -s "$1" ] || return
-    head -n 40 "$1" | cut -c 1-200 | LC_ALL=C tr -cd '\t\n\40-\176\200-\377' | sed 's/^/    /'
+    head -n 30 "$1" | cut -c 1-200 | LC_ALL=C tr -cd '\t\n\40-\176\200-\377' | sed 's/^/    /'
 }
 
 # judge NUMBER FILE: says all about it; the last line is one of: pass, not begun, does not compile, time out, crashed, too
@@ -78,22 +78,23 @@ judge()
     rm -rf "$folder"
     mkdir -p "$folder/here"
     tr -d '\r' < "$2" > "$folder/exercise-$1.c"
-    decided $1 "$folder" "$2"
+    decided "$1" "$folder"
     rm -rf "$folder"
 }
-decided()               # decided NUMBER FOLDER FILE
+decided()               # decided NUMBER FOLDER
 {
     number=$1
     try=$2
-    source=$try/exercise-$number.c
-    if cmp -s "$source" "$at/starters/exercise-$number.c"; then
+    theirs=$try/exercise-$number.c
+    with=''
+    if cmp -s "$theirs" "$at/starters/exercise-$number.c"; then
         echo "it is the starter as it was: write your part where it says so"
         echo "not begun"
         return
     fi
     for others in '' "$(cat "$at/$number.with")"; do
         [ -z "$others" ] || with="with $others: "
-        if ! tried "$source" "$try/program" $others; then
+        if ! tried "$theirs" "$try/program" $others; then
             if [ "$others" ] && [ "$(cat "$try/program.ended")" != time ]; then
                 echo "${with}it does not compile; the starter's lines #ifndef, #define, #endif let other values be tried"
             elif [ "$(cat "$try/program.ended")" = time ]; then
@@ -110,7 +111,7 @@ decided()               # decided NUMBER FOLDER FILE
         [ "$others" ] || printed "$try/says"
         "$at/run" "$seconds" "$megabytes" 64 "$try/here" "$try/text" "$PWD/$try/program" > "$try/ended"
         case $(cat "$try/ended") in
-        time) verdict="time out" why="it had not ended after $seconds seconds" ;;
+        time) verdict="time out" why="it had not ended after $seconds seconds of processor time, or three times as many by the clock" ;;
         output) verdict="too much output" why="it printed more than 64 KB and was ended" ;;
         signal*SEGV) verdict=crashed why="it crashed: it read or wrote where it has no memory (a NULL, behind an array's end?)" ;;
         signal*FPE) verdict=crashed why="it crashed: an integer was divided by 0" ;;
@@ -209,10 +210,10 @@ grade()
         for number in $numbers; do
             of=$((of + 1))
             printf '\n-- exercise %s\n' "$number" >> "$log"
-            if file=$(handed_in "$student" "$number"); then
-                judge "$number" "$file" > "$at/work/said.$$"
+            if handed=$(handed_in "$student" "$number"); then
+                judge "$number" "$handed" > "$at/work/said.$$"
                 verdict=$(tail -n 1 "$at/work/said.$$")
-                { echo "$file"; cat "$at/work/said.$$"; } >> "$log"
+                { echo "$handed"; cat "$at/work/said.$$"; } >> "$log"
                 rm -f "$at/work/said.$$"
             else
                 verdict=missing
