@@ -94,4 +94,31 @@ check "why: time out" logged Dora '^it had not ended after 1 seconds'
 check "why: too much output" logged Dora '^it printed more than 64 KB'
 check "other files are named" logged Emil '^not looked at: .*/notes.txt'
 check "a folder without any" fails_with 2 'no folder in .* has an exercise-N.c' course grade docs
+
+# ---- make slides ----
+slides() { awk -v css=docs/course/tools/slides.css -v js=docs/course/tools/slides.js -f docs/course/tools/slides.awk "$@" > "$work/slides.html"; }
+check "make slides" slides docs/course/[0-9]-*.md
+want=$(cat docs/course/[0-9]-*.md | awk '
+    /^<!-- slide/ { n += split($0, part, "|") }
+    /^# / || /^\*\*In the playground/ || /^\*\*(First|Second)\.\*\*/ { n++ }
+    /^## Questions/ { n += 2 }
+    END { print n + 1 }')
+check "slides: $want of them" test "$(grep -c '^<section ' "$work/slides.html")" = "$want" -a "$want" -ge 70
+check "slides: each has a heading and something below it" awk '
+    /^<section/ { n = 0 } /^<(h2|p|ol|ul|pre)/ { n++ } /^<\/section/ && n < 2 { print "an empty slide, line " NR; bad = 1 } END { exit bad }' "$work/slides.html"
+grep -o ' id="[^"]*"' "$work/slides.html" | sed 's/.*="//; s/"//' | sort > "$work/ids"
+check "slides: an id stands once" test -z "$(uniq -d "$work/ids")"
+for link in $(grep -o 'href="[^"]*"' "$work/slides.html" | sed 's/^href="//; s/"$//' | sort -u); do
+    case $link in
+    '#'*) check "slides: $link is there" grep -qx "${link#?}" "$work/ids" ;;
+    playground.html#*) ;; # what make playground makes
+    *) check "slides: $link is there" test -e "build/${link%%#*}" ;;
+    esac
+done
+check "slides ask for nothing from any network" sh -c "! grep -E '(src|href)=\"?https?:|@import|url\\(' $work/slides.html"
+sed 's/<!-- slide 1-4:/<!-- slide 1-40:/' docs/course/1-neuron.md > "$work/1-neuron.md"
+check "slides: a sentence that is not there is refused" fails_with 1 '1-neuron.md:.*there is no sentence 5' slides "$work/1-neuron.md"
+sed 's/<!-- code neuron.c "/&no /' docs/course/1-neuron.md > "$work/1-neuron.md"
+cp docs/course/neuron.c "$work"
+check "slides: lines that are not there are refused" fails_with 1 'neuron.c has no 2 lines from' slides "$work/1-neuron.md"
 report course
