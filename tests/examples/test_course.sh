@@ -57,6 +57,10 @@ while read -r number page; do
     check "exercise $number: it prints something" because soon
     check "exercise $number: what is missing is said" because 'is expected, as in the line'
 done < "$AT/list"
+sed 's,/[*] yours,/* ours,' docs/course/4-accumulation.md > "$work/4-accumulation.md"
+mkdir -p "$work/bare/starters"
+check "a page without a part to write is refused" fails_with 1 'exercise 4.1 has no part from' \
+    awk -v to="$work/bare" -f docs/course/tools/pages.awk "$work/4-accumulation.md"
 starter=$AT/starters/exercise-4.1.c
 check "the starter as it is" says 'not begun' 4.1 "$starter"
 sed 's/puts.*/sleep(100);/; s/#include <stdio.h>/&\n#include <unistd.h>/' "$starter" > "$work/waits.c"

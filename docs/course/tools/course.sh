@@ -92,7 +92,8 @@ decided()               # decided NUMBER FOLDER
         echo "not begun"
         return
     fi
-    for others in '' "$(cat "$at/$number.with")"; do
+    values=$(cat "$at/$number.with")
+    for others in '' ${values:+"$values"}; do
         [ -z "$others" ] || with="with $others: "
         if ! tried "$theirs" "$try/program" $others; then
             if [ "$others" ] && [ "$(cat "$try/program.ended")" != time ]; then
@@ -119,7 +120,8 @@ decided()               # decided NUMBER FOLDER
         *) verdict='' ;;
         esac
         if [ -z "$verdict" ]; then
-            awk -v words="$(cat "$at/$number.words")" -f "$tools/compare.awk" "$(expected "$number" $others)" "$try/text" > "$try/why" ||
+            text=$(expected "$number" $others) || exit 2
+            awk -v words="$(cat "$at/$number.words")" -f "$tools/compare.awk" "$text" "$try/text" > "$try/why" ||
                 { verdict=wrong why=$(cat "$try/why"); }
         fi
         case "$verdict $(cat "$try/ended")" in

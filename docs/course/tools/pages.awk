@@ -5,7 +5,7 @@
 # Prints a line for each, its number and page, and writes to the folder: NUMBER.c, the answer; NUMBER.text, what it
 # prints; NUMBER.with, other values for it ("LAYERS=8 ROWS=3": macros that it defines if nobody has); NUMBER.words, words
 # that count beside numbers; starters/exercise-NUMBER.c, the answer without the lines between /* yours: .. */ and
-# /* to here */, below the exercise's text. The last two but one stand in a comment before the answer, both may be missing:
+# /* to here */, below the exercise's text. Values and words stand in a comment before the answer:
 #
 #     <!-- check: LAYERS=8 ROWS=3; words yes no -->
 #
@@ -61,7 +61,17 @@ asking { asked = asked $0 "\n" }
 }
 /^```c$/ && id { code = "c"; starter = ""; yours = writing = 0; next }
 /^```text$/ && id && answered == id { code = "text"; next }
-/^```/ { if (code == "c") { answered = id; finish_starter() } else if (code == "text") { answered = id = "" } code = 0; next }
+/^```/ {
+    if (code)
+        close(to "/" id "." code)
+    if (code == "c") {
+        answered = id
+        finish_starter()
+    } else if (code == "text")
+        answered = id = ""
+    code = 0
+    next
+}
 code == "c" {
     print > (to "/" id ".c")
     if (/\/\* to here \*\//)
