@@ -13,7 +13,8 @@ starter() { cp "$class/starters/exercise-$1.c" "$at/exercise-$1.c"; }
 # part NUMBER: the starter with standard input in the place of what is to be written
 part()
 {
-    PART=$(cat) awk '/not written yet/ { print ENVIRON["PART"]; next } { print }' "$class/starters/exercise-$1.c" > "$at/exercise-$1.c"
+    PART=$(cat) awk '/not written yet/ { print ENVIRON["PART"]; next } { print }' \
+        "$class/starters/exercise-$1.c" > "$at/exercise-$1.c"
 }
 to=$1
 mkdir -p "$to"

@@ -1,9 +1,10 @@
-# Whether what a program printed has the numbers of the answer, in their order; others may stand between. Says what differs.
+# Whether what a program printed has the numbers of the answer, in their order; others may stand between. What differs
+# is said.
 #
 #     awk -v words='yes no' -f docs/course/tools/compare.awk EXPECTED PRINTED
 #
-# Of the answer's lines counts what stands behind the first colon, or all where there is none: numbers, hashes (16 digits
-# of 0-9a-f), inf and nan, and the words that are given. A number with decimals may be off by one in the last of them.
+# Of the answer's lines counts what stands behind the first colon, or all where there is none: numbers, hashes (16
+# digits of 0-9a-f), inf and nan, and the words that are given. A number with decimals may be off by one in the last.
 function kind_of(s)
 {
     if (length(s) == 16 && s !~ /[^0-9a-f]/)

@@ -7,9 +7,10 @@
 #     course.sh exercise N FILE    compiles and runs it, and says whether it is right; if not, what differs
 #     course.sh grade FOLDER       the same for FOLDER/STUDENT/exercise-N.c: a table, and a log for each student
 #
-# LINKED: what compiles a program of gradckpt.h and links it. LIMIT, MEGABYTES: what a program may take, 10 seconds. ONLY: these
-# exercises are graded, "3.1 3.2"; without, those of which there is a file. AT: where to put things. Submissions are run
-# as programs of whoever runs this: strangers' code belongs into a container or to a user of its own.
+# LINKED: what compiles a program of gradckpt.h and links it. LIMIT, MEGABYTES: what a program may take, 10 seconds and
+# 1024 (0: any number). ONLY: these exercises are graded, "3.1 3.2"; without, those of which there is a file. AT: where
+# to put things. Submissions are run as programs of whoever runs this: strangers' code belongs into a container, or to a
+# user of its own.
 at=${AT:-build/class}
 seconds=${LIMIT:-10}
 megabytes=${MEGABYTES:-1024}
@@ -43,7 +44,8 @@ tried()
         shift
         set -- "$@" "-D$value"
     done
-    "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" > "$program.ended"
+    "$at/run" 60 0 256 . "$program.says" \
+        $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" > "$program.ended"
 }
 
 # expected NUMBER VALUES..: the file that has what the answer prints
@@ -56,8 +58,14 @@ expected()
     if [ ! -s "$text" ]; then
         made=$at/work/answer.$$
         mkdir -p "$made"
-        { tried "$at/$number.c" "$made/answer" "$@" && "$at/run" 60 0 256 "$made" "$made/text" "$PWD/$made/answer"; } > "$made/ended" ||
-            { cat "$made/answer.says" >&2; echo "the answer of exercise $number fails with $*" >&2; exit 2; }
+        {
+            tried "$at/$number.c" "$made/answer" "$@" &&
+                "$at/run" 60 0 256 "$made" "$made/text" "$PWD/$made/answer" > "$made/ended"
+        } || {
+            cat "$made/answer.says" >&2
+            echo "the answer of exercise $number fails with $*" >&2
+            exit 2
+        }
         mv "$made/text" "$text"
         rm -rf "$made"
     fi
@@ -70,8 +78,8 @@ printed()
     head -n 30 "$1" | cut -c 1-200 | LC_ALL=C tr -cd '\t\n\40-\176\200-\377' | sed 's/^/    /'
 }
 
-# judge NUMBER FILE: says all about it; the last line is one of: pass, not begun, does not compile, time out, crashed, too
-# much output, wrong
+# judge NUMBER FILE: says all about it; the last line is one of: pass, not begun, does not compile, time out, crashed,
+# too much output, wrong
 judge()
 {
     folder=$at/work/try.$$
@@ -97,7 +105,7 @@ decided()               # decided NUMBER FOLDER
         [ -z "$others" ] || with="with $others: "
         if ! tried "$theirs" "$try/program" $others; then
             if [ "$others" ] && [ "$(cat "$try/program.ended")" != time ]; then
-                echo "${with}it does not compile; the starter's lines #ifndef, #define, #endif let other values be tried"
+                echo "${with}it does not compile; the starter's #ifndef, #define, #endif let other values be tried"
             elif [ "$(cat "$try/program.ended")" = time ]; then
                 echo "compiling it takes more than a minute"
             else
@@ -112,9 +120,9 @@ decided()               # decided NUMBER FOLDER
         [ "$others" ] || printed "$try/says"
         "$at/run" "$seconds" "$megabytes" 64 "$try/here" "$try/text" "$PWD/$try/program" > "$try/ended"
         case $(cat "$try/ended") in
-        time) verdict="time out" why="it had not ended after $seconds seconds of processor time, or three times as many by the clock" ;;
+        time) verdict="time out" why="it had not ended after $seconds seconds, or three times as many by the clock" ;;
         output) verdict="too much output" why="it printed more than 64 KB and was ended" ;;
-        signal*SEGV) verdict=crashed why="it crashed: it read or wrote where it has no memory (a NULL, behind an array's end?)" ;;
+        signal*SEGV) verdict=crashed why="it crashed: a read or write where it has no memory (NULL? behind an array?)" ;;
         signal*FPE) verdict=crashed why="it crashed: an integer was divided by 0" ;;
         signal*) verdict=crashed why="it crashed: $(cat "$try/ended")" ;;
         *) verdict='' ;;
@@ -143,7 +151,10 @@ decided()               # decided NUMBER FOLDER
 lesson()
 {
     for page in docs/course/"$1"-*.md; do
-        [ -f "$page" ] || { echo "there is no lesson $1; there are $(ls docs/course/[0-9]-*.md | sed 's/.*\///; s/-.*//' | tr '\n' ' ')" >&2; exit 2; }
+        [ -f "$page" ] || {
+            echo "there is no lesson $1; lessons are" docs/course/[0-9]-*.md >&2
+            exit 2
+        }
         name=${page#docs/course/*-}
         program=$at/work/${name%.md}
         tried "docs/course/${name%.md}.c" "$program" || { cat "$program.says"; exit 1; }
@@ -167,20 +178,27 @@ starters()
 exercise()
 {
     known "$1"
-    [ -f "$2" ] || { echo "there is no $2: make starters writes it; FILE=.. names another" >&2; exit 2; }
+    [ -f "$2" ] || {
+        echo "there is no $2: make starters writes it; FILE=.. names another" >&2
+        exit 2
+    }
     judge "$1" "$2" > "$at/work/said.$$"
     verdict=$(tail -n 1 "$at/work/said.$$")
     sed '$d' "$at/work/said.$$"
     rm -f "$at/work/said.$$"
-    case $verdict in pass) echo "exercise $1: right" ;; wrong) echo "exercise $1: not yet right" ;; *) echo "exercise $1: $verdict" ;; esac
+    case $verdict in
+    pass) echo "exercise $1: right" ;;
+    wrong) echo "exercise $1: not yet right" ;;
+    *) echo "exercise $1: $verdict" ;;
+    esac
     [ "$verdict" = pass ]
 }
 
-# handed_in STUDENT NUMBER: the file, or nothing; one in a folder within the student's counts, too, if it is the only one
+# handed_in STUDENT NUMBER: the file, or nothing; one in a folder within counts, too, if it is the only one
 handed_in()
 {
     file=$1/exercise-$2.c
-    [ -f "$file" ] || file=$(find "$1" -type f -name "exercise-$2.c" | sort | awk 'NR == 1 { first = $0 } END { if (NR == 1) print first }')
+    [ -f "$file" ] || file=$(find "$1" -type f -name "exercise-$2.c" | awk '{ s = $0 } END { if (NR == 1) print s }')
     [ -n "$file" ] && [ -f "$file" ] && [ ! -L "$file" ] && echo "$file"
 }
 
@@ -188,7 +206,10 @@ grade()
 {
     folder=${1%/}
     numbers=$ONLY
-    [ -d "$folder" ] || { echo "there is no folder $folder: make grade DIR=FOLDER, with a folder for each student in it" >&2; exit 2; }
+    [ -d "$folder" ] || {
+        echo "there is no folder $folder: make grade DIR=FOLDER, with a folder for each student in it" >&2
+        exit 2
+    }
     if [ -z "$numbers" ]; then
         for number in $(cut -d ' ' -f 1 "$at/list"); do
             [ -z "$(find "$folder" -mindepth 2 -name "exercise-$number.c" | head -n 1)" ] || numbers="$numbers $number"
@@ -232,7 +253,11 @@ grade()
 table()                 # table NUMBERS..: lines with tabs as Markdown, and as CSV
 {
     awk -v numbers="$*" -v csv="$at/grades.csv" -F '\t' '
-        function quoted(s) { gsub(/"/, "\"\"", s); return s ~ /^[-=+@]/ ? "\"\047" s "\"" : s ~ /[",]/ ? "\"" s "\"" : s }
+        function quoted(s) # and no formula
+        {
+            gsub(/"/, "\"\"", s)
+            return s ~ /^[-=+@]/ ? "\"\047" s "\"" : s ~ /[",]/ ? "\"" s "\"" : s
+        }
         BEGIN {
             n = split(numbers, number, " ")
             head = "student"

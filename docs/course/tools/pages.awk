@@ -1,10 +1,10 @@
-# The exercises of pages: each one's text, answer, what that prints, and what of it a student writes stand on a page once.
+# The exercises of pages: each one's text, answer, what that prints, and what of it a student writes stand there once.
 #
 #     awk -v to=FOLDER -f docs/course/tools/pages.awk docs/course/[0-9]-*.md docs/exercises.md > FOLDER/list
 #
 # Prints a line for each, its number and page, and writes to the folder: NUMBER.c, the answer; NUMBER.text, what it
-# prints; NUMBER.with, other values for it ("LAYERS=8 ROWS=3": macros that it defines if nobody has); NUMBER.words, words
-# that count beside numbers; starters/exercise-NUMBER.c, the answer without the lines between /* yours: .. */ and
+# prints; NUMBER.with, other values for it ("LAYERS=8 ROWS=3": macros that it defines if nobody has); NUMBER.words,
+# words that count beside numbers; starters/exercise-NUMBER.c, the answer without the lines between /* yours: .. */ and
 # /* to here */, below the exercise's text. Values and words stand in a comment before the answer:
 #
 #     <!-- check: LAYERS=8 ROWS=3; words yes no -->
@@ -26,7 +26,9 @@ function finish_starter(    file)
     gsub(/\*\//, "* /", asked)
     gsub(/\n/, "\n * ", asked)
     gsub(/ \* \n/, " *\n", asked)
-    print "/* Exercise " id " of " FILENAME "\n *\n * " asked "\n *\n * Write your part where it says so, then: make exercise-" id " */" > file
+    print "/* Exercise " id " of " FILENAME "\n *\n * " asked "\n *" > file
+    print " * Write your part where it says so, then: make exercise-" id > file
+    print " * (It tries other values of what is defined below, too.) */" > file
     printf "%s", starter > file
     close(file)
     print with > (to "/" id ".with")
@@ -43,7 +45,10 @@ FNR == 1 {
     nth = asking = code = 0
     id = ""
 }
-lesson && /^\*\*(First|Second|Third|Fourth)\.\*\*/ { begin_exercise(lesson "." ++nth); sub(/^\*\*[A-Za-z]*\.\*\* */, "") }
+lesson && /^\*\*(First|Second)\.\*\*/ {
+    begin_exercise(lesson "." ++nth)
+    sub(/^\*\*[A-Za-z]*\.\*\* */, "")
+}
 !lesson && /^## [0-9]+\. / { begin_exercise($2 + 0); sub(/^## [0-9]+\. /, "") }
 /^<details>/ { asking = 0 }
 asking { asked = asked $0 "\n" }

@@ -4,8 +4,9 @@
  *
  * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It ends when it has
  * taken more seconds of processor time, or three times as many by the clock (it may wait for other programs), or has
- * printed more kilobytes; what it began goes with it. It may not take more megabytes of memory, 0: any number. The line, and the exit status: "ended" 0, "status N" 1, "time" 2,
- * "output" 3, "signal NAME" 4. This keeps a mistake from doing harm; it is no prison for a program that means harm. */
+ * printed more kilobytes; what it began goes with it. It may not take more megabytes of memory, 0: any number. The
+ * line, and the exit status: "ended" 0, "status N" 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a mistake from
+ * doing harm; it is no prison for a program that means harm. */
 #define _XOPEN_SOURCE 700
 #include <fcntl.h>
 #include <poll.h>

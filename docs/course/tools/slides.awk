@@ -7,7 +7,7 @@
 #     <!-- slide: Title -->                a slide with what follows
 #     <!-- slide 1,3-4: Title | 5: Title --> slides with these sentences of the paragraph that follows, a line each
 #     <!-- and 2 -->                       sentences of what follows, on the same slide; without a number all of it
-#     <!-- code neuron.c "words" 5 -->     on the same slide: five lines of the program, from the first one with these words
+#     <!-- code neuron.c "words" 5 -->     on the same slide: five lines of the program, from the first with these words
 #
 # A lesson's title, the playground, questions, answers and exercises have slides without being asked. Fails where a
 # sentence or a line that a comment names is not there.
@@ -39,8 +39,8 @@ function styled(s,    out, at)
     while (match(s, /\[[^]]*\]\([^)]*\)/)) {
         at = substr(s, RSTART, RLENGTH)
         out = index(at, "](")
-        s = substr(s, 1, RSTART - 1) "<a href=\"" target(substr(at, out + 2, length(at) - out - 2)) "\">" substr(at, 2, out - 2) "</a>" \
-            substr(s, RSTART + RLENGTH)
+        at = "<a href=\"" target(substr(at, out + 2, length(at) - out - 2)) "\">" substr(at, 2, out - 2) "</a>"
+        s = substr(s, 1, RSTART - 1) at substr(s, RSTART + RLENGTH)
     }
     return s
 }
@@ -69,7 +69,8 @@ function begin_slide(title, kind)
 function close_slide()
 {
     if (within)
-        print "<footer>" (lesson ? "<a href=\"#0-1\">" markdown(name) "</a>" : "") "<span>" slides "</span></footer>\n</section>"
+        printf "<footer>%s<span>%d</span></footer>\n</section>\n",
+            lesson ? "<a href=\"#0-1\">" markdown(name) "</a>" : "", slides
     within = 0
 }
 function block(text,    n, i, line, wide)
@@ -192,7 +193,8 @@ END {
         sub(/^[0-9]+\. /, "", text)
         print "<li><a href=\"#" i "-1\">" markdown(text) "</a></li>"
     }
-    print "</ol>\n<p class=\"keys\">Arrows, space or a swipe turn the pages; 1 to " lessons " go to a lesson, 0 here; d: light or dark; printing gives a page each.</p>"
+    print "</ol>\n<p class=\"keys\">Arrows, space or a swipe turn the pages; 1 to " lessons " go to a lesson, 0 here;"
+    print "d: light or dark; printing gives a page each.</p>"
     for (at = 1; at <= lines; at++)
         read(line[at])
     close_slide()
@@ -285,7 +287,8 @@ function put(file,    s)
 function head()
 {
     print "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">"
-    print "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Training in a byte budget: slides</title>\n<style>"
+    print "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
+    print "<title>Training in a byte budget: slides</title>\n<style>"
     put(css)
     print "</style>\n</head>\n<body>\n<main tabindex=\"0\" aria-label=\"Slides\">"
 }

@@ -13,11 +13,13 @@ function tell() {
 addEventListener('keydown', e => {
   if (e.ctrlKey || e.altKey || e.metaKey) return;
   const on = e.target.closest('a');
-  if (['ArrowRight', 'PageDown'].includes(e.key) || (e.key === ' ' && !e.shiftKey) || (e.key === 'Enter' && !on)) go(at + 1);
+  if (['ArrowRight', 'PageDown'].includes(e.key) || (e.key === ' ' && !e.shiftKey) || (e.key === 'Enter' && !on))
+    go(at + 1);
   else if (['ArrowLeft', 'PageUp', 'Backspace'].includes(e.key) || e.key === ' ') go(at - 1);
   else if (e.key === 'Home') go(0);
   else if (e.key === 'End') go(slides.length - 1);
-  else if (/^[0-9]$/.test(e.key) && document.getElementById(`${e.key}-1`)) go(slides.findIndex(s => s.id === `${e.key}-1`));
+  else if (/^[0-9]$/.test(e.key) && document.getElementById(`${e.key}-1`))
+    go(slides.findIndex(s => s.id === `${e.key}-1`));
   else if (e.key === 'd') {
     const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
     document.documentElement.className = dark ? 'light' : 'dark';
