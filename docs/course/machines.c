@@ -12,8 +12,7 @@ static int line[MOST][MOST]; /* [a][b]: a's end of the line to b */
 /* All that the library asks of a network: send to a peer, and receive from it. */
 static int exchange(void *user, int peer, const void *from, size_t out, void *to, size_t in)
 {
-    const int me = *(const int *)user, at = line[me][peer];
-    int ok = 1;
+    int me = *(const int *)user, at = line[me][peer], ok = 1;
     for (int turn = 0; turn < 2 && ok; turn++) /* the lower number speaks first, and then listens */
         ok = (turn == 0) == (me < peer) ? out == 0 || send(at, from, out, 0) == (ssize_t)out
                                         : in == 0 || recv(at, to, in, MSG_WAITALL) == (ssize_t)in;
@@ -47,7 +46,8 @@ static int machine(int me, int machines, int fault)
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .ranks = &others });
     int64_t first = 0;
     gckpt_plan_share(p, ROWS, me, &first); /* here this machine's rows begin */
-    const gckpt_feed feeds[3] = { { gckpt_id(in), token[first] }, { gckpt_id(out), next[first] },
+    const gckpt_feed feeds[3] = { { gckpt_id(in), token[first] },
+                                  { gckpt_id(out), next[first] },
                                   { gckpt_id(by), weight + first } };
     const gckpt_hyper adamw = gckpt_hyper_lr(0.02f);
     gckpt_report r;

@@ -2,11 +2,12 @@
  *
  *     run SECONDS MEGABYTES KILOBYTES FOLDER OUTPUT program [argument..]
  *
- * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It ends when it has
- * taken more seconds of processor time, or three times as many by the clock (it may wait for other programs), or has
- * printed more kilobytes; what it began goes with it. It may not take more megabytes of memory, 0: any number. The
- * line, and the exit status: "ended" 0, "status N" 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a mistake from
- * doing harm; it is no prison for a program that means harm. */
+ * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It
+ * ends when it has taken more seconds of processor time, or three times as many by the clock (it may
+ * wait for other programs), or has printed more kilobytes; what it began goes with it. It may not
+ * take more megabytes of memory, 0: any number. The line, and the exit status: "ended" 0, "status N"
+ * 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a mistake from doing harm; it is no prison
+ * for a program that means harm. */
 #define _XOPEN_SOURCE 700
 #include <fcntl.h>
 #include <poll.h>
@@ -48,7 +49,8 @@ static void become(char **argv, int out, long seconds, long megabytes)
     limit(RLIMIT_FSIZE, (rlim_t)16 << 20);
     if (megabytes > 0)
         limit(RLIMIT_AS, (rlim_t)megabytes << 20);
-    if (none < 0 || dup2(none, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || chdir(argv[4]) != 0)
+    if (none < 0 || dup2(none, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 ||
+        chdir(argv[4]) != 0)
         _exit(127);
     for (int fd = 3; fd < 64; fd++)
         close(fd);
