@@ -54,7 +54,7 @@ export async function tested(name, body) {
   } finally {
     chrome.kill();
     await new Promise(done => chrome.once('exit', done));
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20 }); // its children end a little later
   }
   console.log(`${name}: ${passed} passed, ${failed} failed`);
   process.exit(failed ? 1 : 0);
