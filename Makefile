@@ -79,6 +79,11 @@ help:
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make reference  build/reference/index.html, all calls, types and switches, to search and to read in a browser'
+	@echo 'make lesson-3  compiles and runs the program of lesson 3 of docs/course; 1 to 7'
+	@echo 'make starters  a file for each exercise of the course and of docs/exercises.md, to write answers into: DIR=mine'
+	@echo 'make exercise-3.1  whether mine/exercise-3.1.c is right, or what differs; exercise-5: of docs/exercises.md'
+	@echo 'make grade     a table of DIR/STUDENT/exercise-N.c, and a log for each: build/class; ONLY="3.1 3.2"'
+	@echo 'make slides    build/slides.html, the course to show in a class: one file'
 	@echo 'make small     twelve small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -273,6 +278,31 @@ reference: build/reference/index.html
 build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	@mkdir -p $(@D)
 	awk -v css=docs/reference/page.css -v js=docs/reference/page.js -f docs/reference/reference.awk docs/ops.md gradckpt.h > $@.new
+	mv $@.new $@
+
+# The course: docs/course/README.md. Programs are tries: compiled at -O0, in a moment, and linked with the bodies.
+COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) $(BLAS) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
+    build/gradckpt.o $(BLAS_LIBS)
+COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tools/course.sh
+COURSE_NEEDS = build/gradckpt.o build/api/gradckpt.h build/class/list
+DIR = mine
+FILE = $(DIR)/$@.c
+build/class/list: docs/exercises.md $(wildcard docs/course/*.md docs/course/tools/*)
+	$(COURSE) prepare
+lesson-%: $(COURSE_NEEDS)
+	$(COURSE) lesson $*
+exercise-%: $(COURSE_NEEDS)
+	@$(COURSE) exercise $* '$(FILE)'
+starters: build/class/list
+	$(COURSE) starters '$(DIR)'
+grade: $(COURSE_NEEDS)
+	$(COURSE) grade '$(DIR)'
+slides: build/slides.html
+	@echo 'open $< in a browser: arrows or a swipe turn the pages'
+build/slides.html: $(wildcard docs/course/* docs/course/tools/*)
+	@mkdir -p $(@D)
+	awk -v css=docs/course/tools/slides.css -v js=docs/course/tools/slides.js -f docs/course/tools/slides.awk \
+	    $(sort $(wildcard docs/course/[0-9]-*.md)) > $@.new
 	mv $@.new $@
 
 # Between <!-- make index --> and <!-- -->.
@@ -503,4 +533,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference index readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist clean

@@ -545,11 +545,12 @@ run_check()
         sh docs/playground/build.sh "$PWD/$B/$1.html" &&
             ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples docs/playground/tiny.c -o $B/tiny &&
             node tests/playground.mjs $B/$1.html $B/tiny ;;
-    reference)              # its search and looks in a headless browser
+    reference)              # its search and looks in a headless browser; slides of the course
         need node "${CHROMIUM:-chromium}"
         timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
             --dump-dom about:blank 2> /dev/null | grep -q '<html' || skip "chromium does not start here"
-        MAKEFLAGS= make -s reference && node tests/reference.mjs build/reference/index.html ;;
+        MAKEFLAGS= make -s reference slides && node tests/reference.mjs build/reference/index.html &&
+            node tests/slides.mjs build/slides.html ;;
     benches)                # they build without a warning; bench runs once, and no time is judged
         for source in tests/bench/*.c; do
             [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi

@@ -1,36 +1,10 @@
 // node tests/reference.mjs PAGE.html [FOLDER]: the reference in a headless Chromium. FOLDER: for screenshots.
-import { spawn } from 'node:child_process';
-import { writeFileSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { resolve, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { tested } from './browser.mjs';
 
 const [page, folder] = process.argv.slice(2);
-const profile = mkdtempSync(join(tmpdir(), 'reference-'));
-const chrome = spawn(process.env.CHROMIUM || 'chromium', ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
-  `--user-data-dir=${profile}`, '--remote-debugging-pipe', 'about:blank'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
-
-// ---- the browser's own protocol: JSON that ends with a NUL, both ways ----
-const waiting = new Map(), faults = [];
-let number = 0, rest = '', session;
-chrome.stdio[4].on('data', data => {
-  const parts = (rest + data).split('\0');
-  rest = parts.pop();
-  for (const m of parts.map(p => JSON.parse(p))) {
-    if (m.id) waiting.get(m.id)(m);
-    else if (m.method === 'Runtime.exceptionThrown') faults.push(m.params.exceptionDetails.exception?.description);
-    else if (m.method === 'Log.entryAdded' && m.params.entry.level === 'error') faults.push(m.params.entry.text);
-  }
-});
-const send = (method, params = {}) => new Promise((done, failed) => {
-  waiting.set(++number, m => m.error ? failed(new Error(`${method}: ${m.error.message}`)) : done(m.result));
-  chrome.stdio[3].write(JSON.stringify({ id: number, method, params, sessionId: session }) + '\0');
-});
-const run = async expression => {
-  const r = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
-  if (r.exceptionDetails) throw new Error(`${expression}: ${r.exceptionDetails.exception?.description}`);
-  return r.result.value;
-};
+let send, run, look, shot, check;
 const open = async hash => {
   await send('Page.navigate', { url: 'about:blank' });
   await send('Page.navigate', { url: pathToFileURL(resolve(page)).href + hash });
@@ -40,12 +14,6 @@ const open = async hash => {
 const type = words => run(`q.focus(); q.value = ${JSON.stringify(words)}; q.dispatchEvent(new Event('input'));
   [...found.querySelectorAll('b')].map(b => b.textContent)`);
 const key = k => run(`q.dispatchEvent(new KeyboardEvent('keydown', { key: '${k}', bubbles: true, cancelable: true }))`);
-
-let passed = 0, failed = 0;
-function check(good, what) {
-  if (good) passed++;
-  else failed++, console.log(`reference: ${what}`);
-}
 
 // ---- what is tested ----
 async function searches() {
@@ -77,8 +45,7 @@ async function looks() {
   for (const [width, height, device] of [[1280, 900, 'desktop'], [390, 844, 'phone']])
     for (const dark of [false, true])
       for (const [name, hash] of shots) {
-        await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] });
-        await send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
+        await look(width, height, dark);
         await open(hash.startsWith('#') ? hash : '');
         if (name === 'found') await type(hash);
         await new Promise(done => setTimeout(done, 150));
@@ -87,25 +54,12 @@ async function looks() {
         if (hash.startsWith('#'))
           check(await run(`(y => y > 40 && y < innerHeight)(document.querySelector('${hash}').getBoundingClientRect().top)`),
             `${hash} is not in sight on a ${device}`);
-        const { data } = await send('Page.captureScreenshot');
-        if (folder) writeFileSync(join(folder, `${device}-${dark ? 'dark' : 'light'}-${name}.png`), Buffer.from(data, 'base64'));
+        await shot(folder && join(folder, `${device}-${dark ? 'dark' : 'light'}-${name}.png`));
       }
 }
 
-try {
-  const { targetInfos } = await send('Target.getTargets');
-  const target = targetInfos.find(t => t.type === 'page').targetId;
-  session = (await send('Target.attachToTarget', { targetId: target, flatten: true })).sessionId;
-  for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`);
+tested('reference', async browser => {
+  ({ send, run, look, shot, check } = browser);
   await searches();
   await looks();
-  check(faults.length === 0, `the browser says: ${faults.join('; ')}`);
-} catch (error) {
-  check(false, error.message);
-} finally {
-  chrome.kill();
-  await new Promise(done => chrome.once('exit', done));
-  rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
-}
-console.log(`reference: ${passed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+});

@@ -1,38 +1,146 @@
 #!/bin/sh
 # Tests docs/course/: its programs are short, compile by the line that its README tells, and print what the first text
-# block of their lesson says; so do the answers, each a c block with the text block behind it. Links lead somewhere.
+# block of their lesson says. Exercises, those of docs/exercises.md, too: the answer passes its check, also with the
+# check's other values, and prints the text block behind it; the starter compiles and does not pass, nor does what
+# hangs, crashes or prints a constant; a folder of submissions gives the table that it should. Slides. Links lead somewhere.
 CC=${CC:-cc}
-LINKED=${LINKED:-$CC}
+LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/course
 . tests/checks.sh
 told_by docs/course/README.md
 lesson=$(line docs/course/README.md 'cc .*neuron') answers=$(line docs/course/README.md 'cc .*answer')
 check "docs/course/README.md tells how to compile both" test -n "$lesson" -a -n "$answers"
 
-for page in docs/course/[1-6]-*.md; do
+for page in docs/course/[0-9]-*.md; do
     name=${page#docs/course/?-} number=${page#docs/course/}
     name=${name%.md} number=${number%%-*}
     check "lesson $number: its program has fewer than 80 lines" test "$(wc -l < "docs/course/$name.c")" -lt 80
-    rm -f "$work/answer$number"-*
-    awk -v first="$work/$name.text" -v answer="$work/answer$number" '
-        /^```c$/ { file = answer "-" ++n ".c"; next }
-        /^```text$/ { file = n ? answer "-" n ".text" : first; next }
-        /^```/ { file = "" }
-        file { print > file }
-    ' "$page"
+    awk '/^```text$/ { on = 1; next } /^```/ && on { exit } on' "$page" > "$work/$name.text"
     check "lesson $number: compiles as told, and prints what the page says" \
         prints "$work/$name.text" "$(echo "$lesson" | sed "s/neuron/$name/g")"
-    check "lesson $number: has two answers" test -e "$work/answer$number-2.text"
-    for answer in "$work/answer$number"-*.c; do
-        answer=${answer%.c}
-        cp "$answer.c" "$work/told/answer.c"
-        check "$answer compiles as told, and prints what the page says" prints "$answer.text" "$answers"
-    done
     check "docs/course/README.md names lesson $number" grep -q "(${page#docs/course/})" docs/course/README.md
+    check "lesson $number leads to the playground" grep -qE '\(../../build/playground.html#[^)]*\)' "$page"
+    for heading in Questions Exercises 'Read with it'; do
+        check "lesson $number: $heading" grep -qx "## $heading" "$page"
+    done
 done
 for page in docs/course/*.md; do
     for link in $(grep -o '\]([^)#]*' "$page" | sed 's/^](//; /playground.html$/d' | sort -u); do
         check "$page: $link is there" test -e "docs/course/$link"
     done
 done
+
+# ---- exercises ----
+[ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/told/gradckpt.o"
+export LIMIT=10 AT=$work/class LINKED="$LINKED -O0 -w"
+course() { sh docs/course/tools/course.sh "$@"; }
+# says WORDS NUMBER FILE: so the check of a file ends; passes only if it is right
+says()
+{
+    course exercise "$2" "$3" > "$work/said"
+    [ $? -eq "$([ "$1" = right ]; echo $?)" ] && tail -n 1 "$work/said" | grep -qx "exercise $2: $1" || {
+        cat "$work/said"
+        return 1
+    }
+}
+because() { grep -qe "$1" "$work/said" || { cat "$work/said"; return 1; }; }
+check "course.sh prepare" course prepare
+check "each lesson has two exercises" \
+    test "$(grep -c '^[0-9]\.[12] ' "$AT/list")" = $((2 * $(ls docs/course/[0-9]-*.md | wc -l)))
+check "each heading of exercises.md is one" \
+    test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(grep -c '^## ' docs/exercises.md)"
+cp "$AT/1.1.c" "$work/told/answer.c"
+check "an answer compiles as told, and prints what the page says" prints "$AT/1.1.text" "$answers"
+while read -r number page; do
+    check "exercise $number: the answer is right" says right "$number" "$AT/$number.c"
+    sed -n '/^    /s///p' "$work/said" > "$work/here.text"
+    check "exercise $number: and prints what $page says" diff "$AT/$number.text" "$work/here.text"
+    check "exercise $number: is tried twice" because '^with .*: right, too'
+    check "exercise $number: a constant would not do: other values have other numbers" \
+        sh -c "! awk -f docs/course/tools/compare.awk $AT/$number.text $AT/$number.with.text"
+    sed 's/not written yet/soon/' "$AT/starters/exercise-$number.c" > "$work/starter.c"
+    check "exercise $number: the starter is not" says 'not yet right' "$number" "$work/starter.c"
+    check "exercise $number: it prints something" because soon
+    check "exercise $number: what is missing is said" because 'is expected, as in the line'
+done < "$AT/list"
+sed 's,/[*] yours,/* ours,' docs/course/4-accumulation.md > "$work/4-accumulation.md"
+mkdir -p "$work/bare/starters"
+check "a page without a part to write is refused" fails_with 1 'exercise 4.1 has no part from' \
+    awk -v to="$work/bare" -f docs/course/tools/pages.awk "$work/4-accumulation.md"
+starter=$AT/starters/exercise-4.1.c
+check "the starter as it is" says 'not begun' 4.1 "$starter"
+sed 's/puts.*/sleep(100);/; s/#include <stdio.h>/&\n#include <unistd.h>/' "$starter" > "$work/waits.c"
+export LIMIT=1
+check "a program that waits" says 'time out' 4.1 "$work/waits.c"
+check "an exercise that is not there" \
+    fails_with 2 'there is no exercise 99; there are: 1.1 ' course exercise 99 "$starter"
+check "a file that is not there" fails_with 2 'make starters writes it' course exercise 4.1 "$work/none.c"
+
+# ---- make starters, make grade ----
+check "starters" course starters "$work/mine"
+echo mine > "$work/mine/exercise-1.c"
+check "starters, again" course starters "$work/mine"
+check "what is there stays" grep -qx mine "$work/mine/exercise-1.c"
+check "submissions" sh tests/examples/submissions.sh "$work/their work" "$AT"
+check "make grade" sh -c "sh docs/course/tools/course.sh grade '$work/their work' > $work/table"
+cat > "$work/want" << 'END'
+| student | 3.1 | 4.1 | 4.2 | passed |
+|---|---|---|---|---|
+| Ada | pass | pass | pass | 3 of 3 |
+| Ben B.  | does not compile | pass | wrong | 1 of 3 |
+| Cy, "C" \| jr | not begun | wrong | crashed | 0 of 3 |
+| Dora | wrong | time out | too much output | 0 of 3 |
+| Emil | pass | missing | pass | 2 of 3 |
+| Fay | missing | missing | missing | 0 of 3 |
+END
+check "the table" sh -c "grep '^|' $work/table | diff $work/want -"
+check "the same for a spreadsheet" grep -qx '"Cy, ""C"" | jr",not begun,wrong,crashed,0 of 3' "$AT/grades.csv"
+# logged STUDENT WORDS: its log says so
+logged() { grep -qe "$2" "$AT/grades/$1.log" || { cat "$AT/grades/$1.log"; return 1; }; }
+check "why: does not compile" logged 'Ben B. ' 'exercise-3.1.c:[0-9]*:.*error'
+check "why: wrong" logged 'Ben B. ' '^26 is expected, as in the line .*; behind 23 comes 23$'
+check "why: a constant" logged 'Cy, "C" | jr' '^with ONE=2.5 NINE=1.5: 1.60 is expected'
+check "why: crashed" logged 'Cy, "C" | jr' '^it crashed: a read or write where it has no memory'
+check "why: prints nothing" logged Dora '^it prints nothing'
+check "why: time out" logged Dora '^it had not ended after 1 seconds'
+check "why: too much output" logged Dora '^it printed more than 64 KB'
+check "other files are named" logged Emil '^not looked at: .*/notes.txt'
+check "a folder without any" fails_with 2 'no folder in .* has an exercise-N.c' course grade docs
+
+# ---- make slides ----
+slides()
+{
+    awk -v css=docs/course/tools/slides.css -v js=docs/course/tools/slides.js -f docs/course/tools/slides.awk "$@" \
+        > "$work/slides.html"
+}
+check "make slides" slides docs/course/[0-9]-*.md
+want=$(cat docs/course/[0-9]-*.md | awk '
+    /^<!-- slide/ { n += split($0, part, "|") }
+    /^# / || /^\*\*In the playground/ || /^\*\*(First|Second)\.\*\*/ { n++ }
+    /^## Questions/ { n += 2 }
+    END { print n + 1 }')
+check "slides: $want of them" test "$(grep -c '^<section ' "$work/slides.html")" = "$want" -a "$want" -ge 70
+check "slides: each has a heading and something below it" awk '
+    /^<section/ { n = 0 }
+    /^<(h2|p|ol|ul|pre)/ { n++ }
+    /^<\/section/ && n < 2 { print "an empty slide, line " NR; bad = 1 }
+    END { exit bad }' "$work/slides.html"
+grep -o ' id="[^"]*"' "$work/slides.html" | sed 's/.*="//; s/"//' | sort > "$work/ids"
+check "slides: an id stands once" test -z "$(uniq -d "$work/ids")"
+for link in $(grep -o 'href="[^"]*"' "$work/slides.html" | sed 's/^href="//; s/"$//' | sort -u); do
+    case $link in
+    '#'*) check "slides: $link is there" grep -qx "${link#?}" "$work/ids" ;;
+    playground.html#*) ;; # what make playground makes
+    *) check "slides: $link is there" test -e "build/${link%%#*}" ;;
+    esac
+done
+check "slides ask for nothing from any network" \
+    sh -c "! grep -E '(src|href)=\"?https?:|@import|url\\(' $work/slides.html"
+sed 's/<!-- slide 1-4:/<!-- slide 1-40:/' docs/course/1-neuron.md > "$work/1-neuron.md"
+check "slides: a sentence that is not there is refused" \
+    fails_with 1 '1-neuron.md:.*there is no sentence 5' slides "$work/1-neuron.md"
+sed 's/<!-- code neuron.c "/&no /' docs/course/1-neuron.md > "$work/1-neuron.md"
+cp docs/course/neuron.c "$work"
+check "slides: lines that are not there are refused" \
+    fails_with 1 'neuron.c has no 2 lines from' slides "$work/1-neuron.md"
 report course

@@ -1,0 +1,121 @@
+/* run - runs a program with limits, and says in a line how it ended.
+ *
+ *     run SECONDS MEGABYTES KILOBYTES FOLDER OUTPUT program [argument..]
+ *
+ * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It
+ * ends when it has taken more seconds of processor time, or three times as many by the clock (it may
+ * wait for other programs), or has printed more kilobytes; what it began goes with it. It may not
+ * take more megabytes of memory, 0: any number. The line, and the exit status: "ended" 0, "status N"
+ * 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a mistake from doing harm; it is no prison
+ * for a program that means harm. */
+#define _XOPEN_SOURCE 700
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t child;
+
+static void give_up(int number)
+{
+    if (child > 0)
+        kill(-(pid_t)child, SIGKILL);
+    _exit(128 + number);
+}
+
+static void limit(int what, rlim_t most)
+{
+    struct rlimit r;
+    if (getrlimit(what, &r) == 0) {
+        r.rlim_cur = r.rlim_max != RLIM_INFINITY && r.rlim_max < most ? r.rlim_max : most;
+        if (what != RLIMIT_CPU) /* there the first warns (SIGXCPU) and the other kills */
+            r.rlim_max = r.rlim_cur;
+        setrlimit(what, &r);
+    }
+}
+
+static void become(char **argv, int out, long seconds, long megabytes)
+{
+    const int none = open("/dev/null", O_RDONLY);
+    setsid();
+    limit(RLIMIT_CPU, (rlim_t)seconds);
+    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_FSIZE, (rlim_t)16 << 20);
+    if (megabytes > 0)
+        limit(RLIMIT_AS, (rlim_t)megabytes << 20);
+    if (none < 0 || dup2(none, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 ||
+        chdir(argv[4]) != 0)
+        _exit(127);
+    for (int fd = 3; fd < 64; fd++)
+        close(fd);
+    execvp(argv[6], argv + 6);
+    perror(argv[6]);
+    _exit(127);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static const char *name_of(int number)
+{
+    return number == SIGSEGV || number == SIGBUS ? "SIGSEGV"
+           : number == SIGABRT                   ? "SIGABRT"
+           : number == SIGFPE                    ? "SIGFPE"
+           : number == SIGXFSZ                   ? "SIGXFSZ"
+                                                 : "other";
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 7)
+        return fprintf(stderr, "run SECONDS MEGABYTES KILOBYTES FOLDER OUTPUT program\n"), 125;
+    const long seconds = atol(argv[1]), megabytes = atol(argv[2]);
+    long room = atol(argv[3]) * 1024;
+    FILE *output = fopen(argv[5], "wb");
+    int pipes[2], status = 0, over = 0, open_yet = 1, late = 0;
+    if (output == NULL || pipe(pipes) != 0)
+        return perror(argv[5]), 125;
+    signal(SIGINT, give_up), signal(SIGTERM, give_up), signal(SIGHUP, give_up);
+    const double begun = now();
+    const pid_t pid = fork();
+    if (pid == 0)
+        become(argv, pipes[1], seconds, megabytes);
+    child = (sig_atomic_t)pid;
+    close(pipes[1]);
+    while (pid > 0 && !late && room >= 0) { /* until it has ended and what it printed is here */
+        struct pollfd in = { open_yet ? pipes[0] : -1, POLLIN, 0 };
+        char block[4096];
+        const int there = poll(&in, 1, over ? 0 : open_yet ? 100 : 5);
+        const ssize_t n = there > 0 ? read(pipes[0], block, sizeof block) : 0;
+        if (n > 0)
+            room -= (long)fwrite(block, 1, (size_t)(n < room ? n : room), output) + (n > room);
+        else if (over)
+            break;
+        else if (there > 0)
+            open_yet = 0; /* it prints no more, and may go on */
+        over = over || waitpid(pid, &status, WNOHANG) == pid;
+        late = !over && now() - begun > 3 * (double)seconds;
+    }
+    kill(-pid, SIGKILL);
+    if (!over)
+        waitpid(pid, &status, 0);
+    if (fclose(output) != 0)
+        return perror(argv[5]), 125;
+    if (room < 0)
+        return puts("output"), 3;
+    if (late || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU))
+        return puts("time"), 2;
+    if (WIFSIGNALED(status))
+        return printf("signal %s\n", name_of(WTERMSIG(status))), 4;
+    return WEXITSTATUS(status) ? printf("status %d\n", WEXITSTATUS(status)), 1 : (puts("ended"), 0);
+}

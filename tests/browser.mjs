@@ -1,0 +1,61 @@
+// A page in a headless Chromium, for tests of pages that run without any network: its own protocol over a pipe.
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+// tested(NAME, async browser => ..): browser has send, run, look, shot and check; ends the process with what failed.
+export async function tested(name, body) {
+  const profile = mkdtempSync(join(tmpdir(), `${name}-`));
+  const chrome = spawn(process.env.CHROMIUM || 'chromium', ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
+    `--user-data-dir=${profile}`, '--remote-debugging-pipe', 'about:blank'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
+  // JSON that ends with a NUL, both ways
+  const waiting = new Map(), faults = [];
+  let number = 0, rest = '', session, passed = 0, failed = 0;
+  chrome.stdio[4].on('data', data => {
+    const parts = (rest + data).split('\0');
+    rest = parts.pop();
+    for (const m of parts.map(p => JSON.parse(p))) {
+      if (m.id) waiting.get(m.id)(m);
+      else if (m.method === 'Runtime.exceptionThrown') faults.push(m.params.exceptionDetails.exception?.description);
+      else if (m.method === 'Log.entryAdded' && m.params.entry.level === 'error') faults.push(m.params.entry.text);
+    }
+  });
+  const send = (method, params = {}) => new Promise((done, failed) => {
+    waiting.set(++number, m => m.error ? failed(new Error(`${method}: ${m.error.message}`)) : done(m.result));
+    chrome.stdio[3].write(JSON.stringify({ id: number, method, params, sessionId: session }) + '\0');
+  });
+  const run = async expression => {
+    const r = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
+    if (r.exceptionDetails) throw new Error(`${expression}: ${r.exceptionDetails.exception?.description}`);
+    return r.result.value;
+  };
+  const look = async (width, height, dark) => { // a window, and what its user likes
+    await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] });
+    await send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
+  };
+  const shot = async file => {
+    const { data } = await send('Page.captureScreenshot');
+    if (file) writeFileSync(file, Buffer.from(data, 'base64'));
+  };
+  const check = (good, what) => {
+    if (good) passed++;
+    else failed++, console.log(`${name}: ${what}`);
+  };
+  try {
+    const { targetInfos } = await send('Target.getTargets');
+    const target = targetInfos.find(t => t.type === 'page').targetId;
+    session = (await send('Target.attachToTarget', { targetId: target, flatten: true })).sessionId;
+    for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`);
+    await body({ send, run, look, shot, check });
+    check(faults.length === 0, `the browser says: ${faults.join('; ')}`);
+  } catch (error) {
+    check(false, error.message);
+  } finally {
+    chrome.kill();
+    await new Promise(done => chrome.once('exit', done));
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20 }); // its children end a little later
+  }
+  console.log(`${name}: ${passed} passed, ${failed} failed`);
+  process.exit(failed ? 1 : 0);
+}
