@@ -1,0 +1,36 @@
+# For examples/packaging/*/archive.sh (boards.sh): what they have in common.
+
+# pack ARCHIVE FOLDER: the folder as ARCHIVE (.zip, .tar.gz), the same bytes whenever and wherever it is packed.
+pack()
+{
+    archive=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+    (
+        cd "$(dirname "$2")" && export TZ=UTC || exit 1
+        what=$(basename "$2")
+        rm -f "$archive"
+        find "$what" -type d -exec chmod 755 {} + && find "$what" -type f -exec chmod 644 {} + &&
+            find "$what" -exec touch -t 198001020000 {} + || exit 1
+        case $archive in
+        *.zip) find "$what" | LC_ALL=C sort | zip -q -X "$archive" -@ ;;
+        *.tar.gz) tar -cf - --format=ustar --sort=name --owner=0 --group=0 --numeric-owner "$what" | gzip -9n > "$archive" ;;
+        esac
+    )
+}
+
+# prints SOURCE OUTPUT option..: a program of this machine, compiled with PLAN, prints a plan (or weights) as C
+prints()
+{
+    source=$1 output=$2
+    shift 2
+    mkdir -p build/boards-host
+    $LINKED -std=gnu99 -DPLAN -Iexamples/mcu "$@" "$source" -lm -o build/boards-host/program &&
+        build/boards-host/program > "$output"
+}
+
+# parts PLAN..: lines that define away what of the header none of these plans needs, as their comments list it; one for all
+parts()
+{
+    for plan; do
+        sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$plan" | tr -d ' ' | tr ',' '\n' | sort -u
+    done | sort | uniq -c | awk -v all=$# '$1 == all { print "#define " $2 }'
+}
