@@ -1,15 +1,8 @@
-# gradckpt-arduino-VERSION.zip: an Arduino library (boards.sh). Its sketches get the plans that are printed now.
+# gradckpt-arduino-VERSION.zip: an Arduino library (boards.sh).
 . examples/packaging/pack.sh
+. examples/packaging/arduino/sketches.sh
 here=examples/packaging/arduino
-to=$1/arduino/gradckpt
-mkdir -p "$to/src" && cp gradckpt.h "$to/src" && cp LICENSE "$here/README.md" "$to" && cp -R "$here/examples" "$here/extras" "$to" &&
-    sed "s|@version@|$version|; s|@url@|${URL:-https://example.org/gradckpt}|" "$here/library.properties" > "$to/library.properties" &&
-    awk -f $here/keywords.awk gradckpt.h > "$to/keywords.txt" || exit 1
-# sketch NAME: its plan by extras/, and what of the header that leaves out
-sketch()
-{
-    at=$to/examples/$1
-    prints "$here/extras/$2.c" "$at/plan.h" &&
-        { echo "// What of gradckpt.h no plan of plan.h needs, as their comments list it."; parts "$at/plan.h"; } > "$at/parts.h"
-}
-sketch Blink blink && pack "$1/gradckpt-arduino-$version.zip" "$to"
+library=$1/arduino/gradckpt
+mkdir -p "$library/src" && cp gradckpt.h "$library/src" && cp LICENSE $here/README.md "$library" && sketches "$library" &&
+    sed "s|@version@|$version|; s|@url@|${URL:-https://example.org/gradckpt}|" $here/library.properties > "$library/library.properties" &&
+    awk -f $here/keywords.awk gradckpt.h > "$library/keywords.txt" && pack "$1/gradckpt-arduino-$version.zip" "$library"
