@@ -5,43 +5,40 @@
 
 #ifndef GCKPT_NO_TABLES
 /* ---- a store's parameters as C ---- */
-/* Begins an array of n elements: bits, which may be read as floats. */
-static void gckpti_c_bits(gckpti_sink *k, const char *type, int64_t n, const char *name,
-                          const char *what, size_t i)
+/* Begins an array of n elements, bits that may be read as floats. */
+static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
+                          size_t i)
 {
-    gckpti_print(k,
-                 "static const union {\n    %s bits[%I];\n    float first;\n} gckpti_%s_%s%z = { {",
-                 type, n, name, what, i);
+    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n", 8 * bytes,
+                 n);
+    gckpti_print(k, "} gckpti_%s_%s%z = { {", name, what, i);
 }
 
 /* Parameter i: its values as they are stored, its scales. */
 static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *name, size_t i)
 {
-    static const char *const types[] = { "uint32_t", "uint16_t", "uint16_t", "int8_t", "uint8_t" };
     const gckpti_param *q = &s->params[i];
     const unsigned char *from = (const unsigned char *)q->p.packed;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
+    const int bytes = gckpti_storages[q->p.storage].bytes;
     float room[GCKPTI_DRAWN]; /* whole lines */
-    gckpti_c_bits(k, types[q->p.storage], n, name, "value", i);
+    gckpti_c_bits(k, bytes, n, name, "value", i);
     for (int64_t at = 0, some; at < n && !from; at += some) {
         const float *x = gckpti_values_at(s, q, at, room, &some);
         gckpti_c_words(k, x, (size_t)some);
     }
     for (int64_t at = 0; at < n && from; at++) {
-        int value = q->p.storage == GCKPT_STORED_I8 ? (signed char)from[at] : from[at];
-        uint16_t half;
-        if (q->p.storage < GCKPT_STORED_I8) {
-            memcpy(&half, from + 2 * at, sizeof half);
-            value = half;
-        }
-        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", value);
+        uint16_t half = from[at];
+        if (bytes == 2)
+            memcpy(&half, from + 2 * at, 2);
+        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", half);
     }
-    gckpti_print(k, "\n} };\n");
-    if (!scales)
-        return;
-    gckpti_c_bits(k, types[0], (int64_t)scales, name, "scale", i);
-    gckpti_c_words(k, q->p.scales, scales);
+    if (scales) {
+        gckpti_print(k, "\n} };\n");
+        gckpti_c_bits(k, 4, (int64_t)scales, name, "scale", i);
+        gckpti_c_words(k, q->p.scales, scales);
+    }
     gckpti_print(k, "\n} };\n");
 }
 

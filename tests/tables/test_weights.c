@@ -1,6 +1,5 @@
 /* test_weights.c - gckpt_store_c: what it refuses, a callback that fails, stores that are looked at, not changed.
  * tests/firmware/weights.c compiles what it prints, and compares every bit. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "rig.h"
 
