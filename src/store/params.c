@@ -173,6 +173,43 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    if (!s || s->count || s->ranks > 1)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
+    gckpt_result result = gckpti_ok(s);
+    for (const gckpti_printed *w = all; w < all + n && result == GCKPT_OK; w++) {
+        gckpti_param *q = gckpti_param_new(s, w->name, &w->shape, w->frozen, none);
+        if (!q) {
+            result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+            break;
+        }
+        q->p.frozen = q->locked = w->frozen;
+        q->p.storage = (gckpt_storage)w->storage;
+        q->p.lr_scale = gckpti_float(w->factors[0]);
+        q->p.decay_scale = gckpti_float(w->factors[1]);
+        q->p.scales = (const float *)w->scales;
+        if (w->storage != GCKPT_STORED_F32)
+            q->p.packed = w->values;
+        else if (w->frozen) /* nobody writes to them */
+            memcpy(&q->p.values, &w->values, sizeof w->values);
+    }
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) { /* now the list grows no more */
+        gckpti_param *q = &s->params[i];
+        if (!q->external && (result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, all[i].values, (size_t)q->p.elements * sizeof(float));
+        q->raw = 0;
+    }
+    if (result != GCKPT_OK) {
+        gckpti_tell_block(s, "store", &s->memory, 0);
+        gckpti_store_shrink(s, 0);
+    }
+    return result;
+}
+
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)

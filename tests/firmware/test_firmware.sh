@@ -109,6 +109,26 @@ check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I
     tests/firmware/stored.c -o "$work/device_stored"
 check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
 
+# A store's parameters printed as C, of every storage: all bits of them, in C and C++, with nothing packed in a build without.
+for set in ALL FLOATS; do
+    check "weights: $set" $LINKED -std=c99 -O0 $warnings -D$set tests/firmware/weights.c -o "$work/weights"
+    check "are printed" sh -c "$work/weights c > $work/weights_$set.h && $work/weights > $work/want_weights_$set"
+    (cat "$work/want_weights_$set" && echo again && cat "$work/want_weights_$set") > "$work/want_weights"
+    for language in "$c" ${WIDE:+"$cxx"}; do
+        [ $set = ALL ] && without= || without="-DGCKPT_NO_PACK -DGCKPT_SMALL"
+        check "are compiled: $language $without" $language -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE \
+            "-DTABLE=\"weights_$set.h\"" $without tests/firmware/weights.c -o "$work/device_weights"
+        check "and bound, every bit" sh -c "$work/device_weights | diff - $work/want_weights"
+    done
+done
+check "with GCKPT_NO_PACK packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_PACK" \
+    $CC -std=c99 -I. -I$work -DDEVICE -DGCKPT_NO_PACK '-DTABLE="weights_ALL.h"' -fsyntax-only tests/firmware/weights.c
+check "weights are C++11, too" $cxx $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="weights_ALL.h"' -fsyntax-only \
+    tests/firmware/weights.c
+sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/weights_ALL.h" > "$work/old_weights.h"
+check "weights of another version are refused" fails_saying "print them again" $CC -std=c99 -I. -I$work -DDEVICE \
+    '-DTABLE="old_weights.h"' -fsyntax-only tests/firmware/weights.c
+
 # A table or file that needs a part which this build leaves out.
 check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
 lacks()                 # lacks TABLE WHAT MACRO
