@@ -32,6 +32,14 @@
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
+#ifdef GCKPT_NO_TRAINING
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_CHECK
+#define GCKPT_NO_CHECK
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -1295,7 +1303,9 @@ typedef struct {
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
 } gckpt_hyper;
+#ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
+#endif
 /* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
  * called once per parameter and step. */
 typedef struct {
@@ -1444,9 +1454,6 @@ typedef struct {
  * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
  * or no such call yet, one is under way, or the last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
-/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
@@ -1460,6 +1467,10 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
+#ifndef GCKPT_NO_TRAINING
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
@@ -1478,6 +1489,11 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
+/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
+ * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr);
+#endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_PICKS
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
@@ -1524,11 +1540,6 @@ GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
 GCKPT_API int gckpt_isa_available(gckpt_isa isa);
 /* Threads this build can use: OpenMP's number, or 1. */
 GCKPT_API int gckpt_threads(void);
-
-/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
- * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
-                                float min_lr);
 
 #ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */

@@ -1,10 +1,10 @@
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
-        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
-        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
-        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
-        V(errors_forward), V(errors_backward), V(exp_of), V(log_of), V(cap),                       \
+    V(product_piece), V(online), V(divide), V(dot), GCKPTI_IF_TRAINING(V(update)), V(add_to), V(elementwise_forward),  \
+        GCKPTI_IF_TRAINING(V(elementwise_backward)), V(softmax_forward), GCKPTI_IF_TRAINING(V(softmax_backward)), V(log_softmax_forward),  \
+        GCKPTI_IF_TRAINING(V(log_softmax_backward)), V(norm_forward), GCKPTI_IF_TRAINING(V(norm_backward)), V(rotary), V(columns),         \
+        V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)), GCKPTI_IF_TRAINING(V(classes_backward)), V(surprisal),            \
+        V(errors_forward), GCKPTI_IF_TRAINING(V(errors_backward)), V(exp_of), V(log_of), V(cap),                       \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16

@@ -265,8 +265,10 @@ GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+#ifndef GCKPT_NO_TRAINING
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
+#endif
 
 /* ---- run/advance.c ---- */
 /* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
@@ -290,7 +292,9 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
  * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
+#ifndef GCKPT_NO_TRAINING /* run/train.c */
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
+#endif
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */

@@ -309,7 +309,8 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
 #undef GCKPTI_NO
     const struct {
         const char *part, *has; /* has: what of it the plan has; NULL: nothing */
-    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
+                  { "RANKS", p->leaves > 1 ? "leaves" : NULL },
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
