@@ -4,44 +4,9 @@
  * is left out (GCKPT_NO_TRAINING). PLAN trains, finds what error is still normal, and prints weights
  * and plan. */
 #include "job.h"
+#include "anomaly.h"
 
-enum { READINGS = 16, LAYERS = 4, ROWS = 64, EVERY = 8 };
-
-typedef struct {
-    const char *weight, *bias;
-    int in, out;
-} layer;
-
-static const layer layers[LAYERS] = { { "w1", "b1", READINGS, 8 },
-                                      { "w2", "b2", 8, 3 },
-                                      { "w3", "b3", 3, 8 },
-                                      { "w4", "b4", 8, READINGS } };
-
-/* What is wrong with the machine, or with its sensor. */
-typedef enum { WELL, KNOCKS, TOO_FAST, STUCK } ailment;
-
-/* Row `number` of the sensor: two turns of a shaft, as loud as the load is, with an overtone and
- * noise, from a phase that is chance. In whole numbers, which are the same on every machine. */
-static void sense(uint32_t number, ailment what, float row[READINGS])
-{
-    static const int16_t sine[32] = { 0,      6393,   12540,  18205,  23170,  27246,  30274,
-                                      32138,  32767,  32138,  30274,  27246,  23170,  18205,
-                                      12540,  6393,   0,      -6393,  -12540, -18205, -23170,
-                                      -27246, -30274, -32138, -32767, -32138, -30274, -27246,
-                                      -23170, -18205, -12540, -6393 };
-    uint32_t chance = (number + 1) * 2654435761u;
-    const int32_t load = 60 + (int32_t)(chance >> 24) % 40, noise = 1000;
-    const uint32_t phase = chance >> 8, step = what == TOO_FAST ? 5 : 4;
-    for (uint32_t i = 0; i < READINGS; i++) {
-        chance = chance * 1664525u + 1013904223u;
-        const uint32_t at = what == STUCK ? phase : phase + i * step;
-        int32_t x = (sine[at % 32] * 3 + sine[2 * at % 32]) / 4 * load / 100;
-        x += (int32_t)(chance >> 16) % (2 * noise) - noise;
-        if (what == KNOCKS && i == phase / 32 % READINGS)
-            x += 30000;
-        row[i] = (float)x / 32768;
-    }
-}
+enum { ROWS = 64, EVERY = 8 };
 
 /* The squared error of what the network makes of a row, on average; less than 0: it failed. */
 static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
@@ -57,7 +22,17 @@ static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
 }
 
 #ifdef PLAN
-enum { STEPS = 1500, NORMAL = 500 };
+enum { STEPS = 1500, NORMAL = 500, LAYERS = 4 };
+
+typedef struct {
+    const char *weight, *bias;
+    int in, out;
+} layer;
+
+static const layer layers[LAYERS] = { { "w1", "b1", READINGS, 8 },
+                                      { "w2", "b2", 8, 3 },
+                                      { "w3", "b3", 3, 8 },
+                                      { "w4", "b4", 8, READINGS } };
 
 static gckpt_tensor *autoencoder(gckpt_graph *g, gckpt_tensor *x)
 {
@@ -90,26 +65,13 @@ static int learn(gckpt_store *s)
     return 0;
 }
 
-static void print_values(const char *name, const float *values, int64_t n)
-{
-    printf("static const float %s[] = {", name);
-    for (int64_t k = 0; k < n; k++)
-        printf("%s%.9gf,", k % 6 ? " " : "\n    ", (double)values[k]);
-    printf("\n};\n");
-}
-
 int main(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     float row[READINGS], worst = 0;
-    if (learn(s) || gckpt_store_freeze(s, "*", 1) != GCKPT_OK)
+    if (learn(s) || gckpt_store_freeze(s, "*", 1) != GCKPT_OK ||
+        gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
-    for (int i = 0; i < gckpt_store_count(s); i++) {
-        gckpt_parameter p;
-        if (gckpt_store_get(s, i, &p) != GCKPT_OK)
-            return 1;
-        print_values(p.name, p.values, p.elements);
-    }
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, READINGS));
     const gckpt_pick back = { autoencoder(g, x), 0 };
@@ -126,22 +88,7 @@ int main(void)
 #else
 #include "anomaly_plan.h"
 
-static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
-
-/* The store's parameters, in the order that they have on the host. */
-static gckpt_result bind_weights(gckpt_store *s)
-{
-    static const float *const values[LAYERS][2] = { { w1, b1 }, { w2, b2 }, { w3, b3 }, { w4, b4 } };
-    gckpt_result result = GCKPT_OK;
-    for (int i = 0; i < LAYERS && result == GCKPT_OK; i++) {
-        const layer *l = &layers[i];
-        result = gckpt_store_external(s, l->weight, gckpt_shape2(l->in, l->out),
-                                      (float *)values[i][0], 0);
-        if (result == GCKPT_OK)
-            result = gckpt_store_external(s, l->bias, gckpt_shape1(l->out), (float *)values[i][1], 0);
-    }
-    return result;
-}
+static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
 
 int main(void)
 {
@@ -150,7 +97,7 @@ int main(void)
     int anomalous = 0, right = 0, failed;
     job j;
     job_store(&j, store_block, sizeof store_block);
-    failed = job_failed(&j, bind_weights(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
+    failed = job_failed(&j, weights_bind(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint32_t i = 0; i < ROWS && !failed; i++) {
         const int ill = i % EVERY == EVERY - 1;
         sense(i, ill ? (ailment)(1 + i / EVERY % STUCK) : WELL, row);

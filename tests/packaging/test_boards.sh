@@ -92,6 +92,8 @@ says()                  # says SKETCH: what shows that it does what it is for
 {
     cat "$work/$1.want"
     case $1 in
+    Anomaly) awk '/anomaly$/ { found++ } /alarm$|overlooked$/ { wrong++ } END { exit !(found >= 10 && wrong <= 2) }' "$work/$1.want" ;;
+    Keywords) awk '/^before/ { before = $2 } /^after/ { after = $2 } END { exit !(after > before && after >= 20) }' "$work/$1.want" ;;
     Blink) awk '/^mean/ { first = first ? first : $4; last = $4 } /ms: on$/ { on++ } END { exit !(last * 100 < first && on > 40) }' "$work/$1.want" ;;
     esac
 }

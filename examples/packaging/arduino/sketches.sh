@@ -8,10 +8,13 @@ sketch()
         { echo "// What of gradckpt.h no plan of plan.h needs, as their comments list it."; parts "$at/plan.h"; } > "$at/parts.h"
 }
 
-# sketches FOLDER: all of them, into FOLDER/examples; the programs go to FOLDER/extras
+# sketches FOLDER: all of them, into FOLDER/examples; the programs, two of which are jobs of examples/mcu, go to FOLDER/extras
 sketches()
 {
     to=$1
-    mkdir -p "$to" && cp -R examples/packaging/arduino/examples examples/packaging/arduino/extras "$to" || return 1
-    sketch Blink blink
+    jobs=examples/mcu
+    mkdir -p "$to" && cp -R examples/packaging/arduino/examples examples/packaging/arduino/extras "$to" &&
+        cp $jobs/job.h $jobs/board.h $jobs/keyword.[ch] $jobs/anomaly.[ch] "$to/extras" &&
+        cp $jobs/keyword.h "$to/examples/Keywords" && cp $jobs/anomaly.h "$to/examples/Anomaly" &&
+        sketch Blink blink && sketch Keywords keyword && sketch Anomaly anomaly
 }

@@ -13,7 +13,7 @@
 #include "plan.h"
 #include "anomaly.h"
 
-char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
+char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
 gckpt_exec *watcher;
 
 // What the library refuses it says by a number of gradckpt.h; the LED stays dark.
