@@ -25,19 +25,28 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
     return fwrite(bytes, 1, size, stdout);
 }
 
-/* What a plan's program ends with: its exit status. term NULL: the plan is one of inference. */
-static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+/* Prints a plan of this name, and the bytes of its arena. term NULL: it is one of inference. Returns
+ * an exit status. */
+static inline int job_print_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
+                               const char *name)
 {
     desc->plain = 1;
     desc->alignment = 8;
     gckpt_plan *p = gckpt_plan_new(g, term, term != NULL, desc);
-    if (!p || gckpt_plan_c(p, "plan", job_to_stdout, NULL) != GCKPT_OK) {
+    if (!p || gckpt_plan_c(p, name, job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(g));
         return 1;
     }
+    printf("#define %s_arena_bytes %lu\n", name, (unsigned long)gckpt_plan_arena(p));
     printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(gckpt_plan_mode(p)),
            (unsigned long)gckpt_plan_bytes(p), (int)(100 * gckpt_plan_recompute(p) + 0.5));
     return 0;
+}
+
+/* What a plan's program ends with, if it has one. */
+static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+{
+    return job_print_as(g, term, desc, "plan");
 }
 #else
 
@@ -103,16 +112,22 @@ static void job_store(job *j, void *block, size_t size)
     j->store = gckpt_store_new(&desc);
 }
 
-/* The plan's parameters in it, and the executor in another block. 1: there is no room. */
-static int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
+/* The plan's parameters in it, and the executor where desc says. 1: there is no room. */
+static int job_bind_as(job *j, const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    if (job_failed(j, gckpt_plan_params(plan, j->store)))
+        return 1;
+    j->exec = gckpt_exec_new(plan, j->store, desc);
+    return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
+}
+
+/* In another block. */
+static inline int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
 {
     static gckpt_exec_desc desc;
     desc.memory.memory = block;
     desc.memory.size = size;
-    if (job_failed(j, gckpt_plan_params(plan, j->store)))
-        return 1;
-    j->exec = gckpt_exec_new(plan, j->store, &desc);
-    return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
+    return job_bind_as(j, plan, &desc);
 }
 
 static void job_count(job *j, double loss, uint64_t instructions)

@@ -8,7 +8,7 @@
 #     sh tests/firmware/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64 gpt256 lora stream power microgpt anomaly"
+jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
 stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
@@ -23,6 +23,7 @@ ram()                   # ram JOB: what its linker is given
     microgpt) echo 76K ;;
     gpt256) echo 256K ;;
     lora | power) echo 40K ;;
+    keyword) echo 17K ;;
     stream) echo 24K ;;
     anomaly) echo 9K ;;
     esac
@@ -49,10 +50,11 @@ board()                 # board NAME: its core, compiler, QEMU
         -semihosting-config enable=on,target=native"
 }
 
-# without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+# without TABLE: options that leave out the parts of the header that all its plans can do without, as their comments list them
 without()
 {
-    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
+    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
+        awk -v plans="$(grep -c ', printed by gckpt_plan_c: ' "$1")" '$1 == plans { print "-D" $2 }'
 }
 
 build()                 # build JOB RAM OUTPUT options..
