@@ -47,7 +47,8 @@ static void sense(uint32_t number, ailment what, float row[READINGS])
 static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
 {
     const gckpt_feed feed = { x, row };
-    const float *back = gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK ? gckpt_fetch(e, y, 0) : NULL;
+    const float *back =
+        gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK ? gckpt_fetch(e, y, 0) : NULL;
     float sum = 0;
     for (int i = 0; i < READINGS && back; i++) {
         const float d = row[i] - back[i];
@@ -131,14 +132,17 @@ static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 /* The store's parameters, in the order that they have on the host. */
 static gckpt_result bind_weights(gckpt_store *s)
 {
-    static const float *const values[LAYERS][2] = { { w1, b1 }, { w2, b2 }, { w3, b3 }, { w4, b4 } };
+    static const float *const values[LAYERS][2] = {
+        { w1, b1 }, { w2, b2 }, { w3, b3 }, { w4, b4 }
+    };
     gckpt_result result = GCKPT_OK;
     for (int i = 0; i < LAYERS && result == GCKPT_OK; i++) {
         const layer *l = &layers[i];
         result = gckpt_store_external(s, l->weight, gckpt_shape2(l->in, l->out),
                                       (float *)values[i][0], 0);
         if (result == GCKPT_OK)
-            result = gckpt_store_external(s, l->bias, gckpt_shape1(l->out), (float *)values[i][1], 0);
+            result =
+                gckpt_store_external(s, l->bias, gckpt_shape1(l->out), (float *)values[i][1], 0);
     }
     return result;
 }
@@ -150,7 +154,8 @@ int main(void)
     int anomalous = 0, right = 0, failed;
     job j;
     job_store(&j, store_block, sizeof store_block);
-    failed = job_failed(&j, bind_weights(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
+    failed =
+        job_failed(&j, bind_weights(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint32_t i = 0; i < ROWS && !failed; i++) {
         const int ill = i % EVERY == EVERY - 1;
         sense(i, ill ? (ailment)(1 + i / EVERY % STUCK) : WELL, row);
@@ -164,9 +169,9 @@ int main(void)
         anomalous += error > MOST_ERROR;
         right += (error > MOST_ERROR) == ill;
     }
-    job_line("normal ", (uint64_t)(ROWS - anomalous));
-    job_line("anomalous ", (uint64_t)anomalous);
-    job_line("right ", (uint64_t)right);
+    job_line("normal ", (uint32_t)(ROWS - anomalous));
+    job_line("anomalous ", (uint32_t)anomalous);
+    job_line("right ", (uint32_t)right);
     board_text("outputs ");
     job_hash(hash);
     job_board(instructions / ROWS);
