@@ -12,7 +12,8 @@ enum { ROWS = 64, EVERY = 8 };
 static float error_of(gckpt_exec *e, int x, int y, const float row[READINGS])
 {
     const gckpt_feed feed = { x, row };
-    const float *back = gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK ? gckpt_fetch(e, y, 0) : NULL;
+    const float *back =
+        gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK ? gckpt_fetch(e, y, 0) : NULL;
     float sum = 0;
     for (int i = 0; i < READINGS && back; i++) {
         const float d = row[i] - back[i];
@@ -97,7 +98,8 @@ int main(void)
     int anomalous = 0, right = 0, failed;
     job j;
     job_store(&j, store_block, sizeof store_block);
-    failed = job_failed(&j, weights_bind(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
+    failed =
+        job_failed(&j, weights_bind(j.store)) || job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint32_t i = 0; i < ROWS && !failed; i++) {
         const int ill = i % EVERY == EVERY - 1;
         sense(i, ill ? (ailment)(1 + i / EVERY % STUCK) : WELL, row);
@@ -111,9 +113,9 @@ int main(void)
         anomalous += error > MOST_ERROR;
         right += (error > MOST_ERROR) == ill;
     }
-    job_line("normal ", (uint64_t)(ROWS - anomalous));
-    job_line("anomalous ", (uint64_t)anomalous);
-    job_line("right ", (uint64_t)right);
+    job_line("normal ", (uint32_t)(ROWS - anomalous));
+    job_line("anomalous ", (uint32_t)anomalous);
+    job_line("right ", (uint32_t)right);
     board_text("outputs ");
     job_hash(hash);
     job_board(instructions / ROWS);

@@ -65,7 +65,7 @@ GCKPTI_WARM /* since graph */
 #ifndef GCKPT_NO_TRAINING
 #define GCKPTI_IF_TRAINING(x) x
 #else
-#define GCKPTI_IF_TRAINING(x) NULL
+#define GCKPTI_IF_TRAINING(x) (0 ? (x) : NULL)
 #endif
 /* Of a plan that trains: masks are drawn, statistics are the batch's. */
 static inline int gckpti_trains(const gckpt_call *call)

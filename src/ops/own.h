@@ -26,14 +26,6 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_PLANS(type, function) function
 #endif
 
-/* Without training a row only says that gradients pass: it names no kernel, so that none is linked. */
-#ifndef GCKPT_NO_TRAINING
-#define GCKPTI_BACKWARD(kernel) kernel
-#else
-#define GCKPTI_BACKWARD(kernel) gckpti_passes
-static inline void gckpti_passes(const gckpt_call *call) { (void)call; }
-#endif
-
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
@@ -45,7 +37,7 @@ static inline void gckpti_passes(const gckpt_call *call) { (void)call; }
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    GCKPTI_ROW_ALL(name, GCKPTI_BACKWARD(gckpti_##name##_backward), kernels, shape, flops,         \
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
                    flops_backward, classes, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)

@@ -138,7 +138,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (gckpti_is_missing(&e->store->params[index]))
+        if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
+            gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and this build draws none "
                                 "(GCKPT_NO_TRAINING): load or set them before (gckpt_store_get)",

@@ -26,42 +26,22 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
 
-/* ---- run/advance.c: defined further down than it is used, as what follows ---- */
+/* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
 /* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
  * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
-
-/* ---- run/backward.c, run/update.c, run/train.c ---- */
-#ifndef GCKPT_NO_TRAINING
-/* An op is computed backward. */
-GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
+#ifndef GCKPT_NO_TRAINING
 /* A pass that takes a gradient from sums to what an update needs, with its square sums. */
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-
-/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
- * all of these and the norm (else that is only reported: one pass is enough). */
-GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins);
-
-/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
- * not, else a parameter whose gradient is not finite. */
-GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e);
-
-/* Finite and in range, each of them; streaming: what plans and losses it is not for. */
-GCKPTI_FN gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h);
-GCKPTI_FN gckpt_result gckpti_check_stream(gckpt_exec *e);
-#else /* plans of inference alone are run, which come to none of this */
-#define gckpti_run_backward(...)       ((void)0)
-#define gckpti_clear_accumulators(...) ((void)0)
+#else /* plans of inference come to none of this */
 #define gckpti_pass_start(e, ins, pass) memset(pass, 0, sizeof *(pass))
-#define gckpti_run_one_update(...)     GCKPT_OK
-#define gckpti_count_step(...)         NULL
-#define gckpti_check_hyper(...)        GCKPT_OK
-#define gckpti_check_stream(...)       GCKPT_OK
+#define gckpti_run_one_update(...)      GCKPT_OK
+#define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
 /* ---- run/crew.c, run/rounds.c ---- */
@@ -426,11 +406,8 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
 /* run/update.c */
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
-
-/* run/advance.c */
-GCKPTI_FN void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gckpti_operands *o,
-                              gckpt_call *c);
-GCKPTI_FN void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c);
+GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e);
 
 /* run/step.c */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows);

@@ -217,6 +217,12 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
 /* Rows stream in: how many, and what losses will count, is not known before the end. */
 static inline int gckpti_streams(const gckpt_exec *e) { return e->step.goal == GCKPTI_STREAM; }
 
+/* A plan of inference, the only one that a build without training runs. */
+static inline int gckpti_infers(const gckpt_plan *p)
+{
+    return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
+}
+
 /* The plan's parameter i, in the store. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {

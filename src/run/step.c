@@ -13,7 +13,7 @@ static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    int inference = !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
+    const int inference = gckpti_infers(p);
     const int streams = gckpti_streams(e);
     int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
     if (streams)
@@ -34,6 +34,28 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
     return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
+}
+
+/* Finite and in range, each of them. */
+static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
+{
+    const struct {
+        const char *name;
+        float value, low, high;
+    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
+                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
+                   { "beta1", h->beta1, -1, 0.9999999f },
+                   { "beta2", h->beta2, -1, 0.9999999f },
+                   { "eps", h->eps, 0, 1 },
+                   { "momentum", h->momentum, -1, 1 },
+                   { "clip", h->clip, 0, FLT_MAX } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
+            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
+                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
+                                (double)fields[i].high,
+                                i ? "" : " (a term of negative weight is maximised)");
+    return GCKPT_OK;
 }
 
 /* The plan's parameters: as they were when it was made, and their newest values where this executor
@@ -110,8 +132,25 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
+/* Streaming: what plans and losses it is not for. */
+static gckpt_result gckpti_check_stream(gckpt_exec *e)
+{
+    if (!e->plan->looped)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
+            "%I rows",
+            e->plan->rows);
+    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step_begin: rows cannot stream in where ranks gather values for each "
+                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+    return gckpti_check_same_counts(e);
+}
+
 /* Takes the feeds of `rows` rows more, which losses will count. */
-GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                       int64_t rows)
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
@@ -127,7 +166,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = goal == GCKPTI_STREAM;
+    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(e, rows, goal, hyper);
@@ -171,7 +210,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    const int inference = !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE, counts = !inference && count > 0;
+    const int inference = gckpti_infers(p), counts = !inference && count > 0;
     if (counts)
         gckpti_gather_squares(e);
     result = gckpti_meet(e, result);

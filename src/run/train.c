@@ -1,42 +1,6 @@
 #ifndef GCKPT_NO_TRAINING
 #include "run/own.h"
 
-GCKPTI_FN gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
-{
-    const struct {
-        const char *name;
-        float value, low, high;
-    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
-                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
-                   { "beta1", h->beta1, -1, 0.9999999f },
-                   { "beta2", h->beta2, -1, 0.9999999f },
-                   { "eps", h->eps, 0, 1 },
-                   { "momentum", h->momentum, -1, 1 },
-                   { "clip", h->clip, 0, FLT_MAX } };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
-            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
-                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
-                                (double)fields[i].high,
-                                i ? "" : " (a term of negative weight is maximised)");
-    return GCKPT_OK;
-}
-
-GCKPTI_FN gckpt_result gckpti_check_stream(gckpt_exec *e)
-{
-    if (!e->plan->looped)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
-            "%I rows",
-            e->plan->rows);
-    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows cannot stream in where ranks gather values for each "
-                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
-    return gckpti_check_same_counts(e);
-}
-
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
 {
     e->step.state = GCKPTI_IDLE;

@@ -215,6 +215,8 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
 GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
@@ -232,6 +234,8 @@ GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *in
     return gckpti_check_update(e, ins, 1);
 }
 
+/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
+ * not, else a parameter whose gradient is not finite. */
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);

@@ -3,21 +3,6 @@
 
 /* What the files of store share; no other folder uses it. */
 
-/* ---- store/draws.c ---- */
-#ifndef GCKPT_NO_TRAINING
-/* Initial values of elements at..at+n-1. */
-GCKPTI_FN void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t n, float *out);
-#else /* they are to come from elsewhere (gckpti_is_missing); constants, as in the contract */
-static inline void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                      int64_t n, float *out)
-{
-    (void)s, (void)at;
-    for (int64_t i = 0; i < n; i++)
-        out[i] = q->init.constant + 0.0f;
-}
-#endif
-
 /* ---- store/pack.c ---- */
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);

@@ -321,16 +321,13 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+enum { GCKPTI_DRAWS = GCKPTI_WITH_TRAINING }; /* else values are the constants of their init */
+static inline int gckpti_is_random(const gckpt_init *init)
+{
+    return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
+}
 /* Draws all raw values. */
 GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
-
-/* It has no values, and they would have to be drawn, which this build does not. */
-static inline int gckpti_is_missing(const gckpti_param *q)
-{
-    const gckpt_init *init = &q->init;
-    return !GCKPTI_WITH_TRAINING && !gckpti_is_made(q) &&
-           (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0);
-}
 
 /* Gives all raw values back, newest first, as a block wants it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
