@@ -86,7 +86,7 @@ on_host()               # on_host SKETCH: as Arduino's tools have it, without th
 {
     printf '#include <Arduino.h>\n#line 1 "%s.ino"\n' "$1" | cat - "$library/examples/$1/$1.ino" > "$work/host/$1.cpp" &&
         $CXX -std=gnu++11 -O1 $warnings -I$core -Iexamples/mcu -I"$library/src" -I"$library/examples/$1" "$work/host/$1.cpp" \
-            $core/main.cpp "$work/host/host.o" -o "$work/host/$1" && "$work/host/$1" > "$work/$1.want"
+            $core/main.cpp "$work/host/host.o" -o "$work/host/$1" && timeout 100 "$work/host/$1" > "$work/$1.want"
 }
 says()                  # says SKETCH: what shows that it does what it is for
 {

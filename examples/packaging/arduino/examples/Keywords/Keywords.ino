@@ -13,10 +13,11 @@
 #include "plan.h"
 #include "keyword.h"
 
-const int WORDS = 8, TAKES = 3, STEPS = 60, FEATURES = 32;
+const int WORDS = 8, FEATURES = 32;     // as in extras/keyword.c
+const int TAKES = 3, ROUNDS = 20;       // each word is said so often, and learned in so many steps
 const char *const names[WORDS] = { "yes", "no", "up", "down", "left", "right", "lamp", "fan" };
-const uint32_t OWNER = 500, NEW_TAKES = 100; // your voice; takes from here on are not learned
-const int32_t ACCENT = 70;
+const uint32_t OWNER = 500, TESTS = 100; // your voice; takes from here on are not learned
+const int32_t ACCENT = 56;
 const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes : learn_arena_bytes;
 
 // The last layer; what each plan needs by itself; where both compute, one after the other.
@@ -27,7 +28,7 @@ gckpt_store *store;
 gckpt_exec *ears, *learner;
 
 float sound[KEYWORD_FRAMES * KEYWORD_NUMBERS];
-float features[TAKES][WORDS][FEATURES]; // what the convolutions made of the words to learn
+float features[WORDS][FEATURES]; // what the convolutions made of the words to learn
 
 // What the library refuses it says by a number of gradckpt.h; the LED stays dark.
 void stopUnless(bool fine, int result) {
@@ -69,7 +70,7 @@ int heardWord() {
 void printRight(const char *when) {
   int right = 0;
   for (int i = 0; i < TAKES * WORDS; i++) {
-    keyword_say(i % WORDS, OWNER, ACCENT, NEW_TAKES + i / WORDS, sound);
+    keyword_say(i % WORDS, OWNER, ACCENT, TESTS + i / WORDS, sound);
     right += heardWord() == i % WORDS;
   }
   Serial.print(when);
@@ -78,24 +79,24 @@ void printRight(const char *when) {
   Serial.println(TAKES * WORDS);
 }
 
-// Each word is heard so often, once; then the last layer learns from what was made of it.
+// Each word is heard once a take; then the last layer learns from what was made of it.
 void learnWords() {
   static const int32_t words[WORDS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-  for (int i = 0; i < TAKES * WORDS; i++) {
-    keyword_say(i % WORDS, OWNER, ACCENT, i / WORDS, sound);
-    heardWord();
-    memcpy(features[i / WORDS][i % WORDS], gckpt_fetch(ears, recognise_features, 0), sizeof features[0][0]);
-  }
-  const gckpt_hyper sgd = gckpt_hyper_lr(0.1f);
-  for (int step = 0; step < STEPS; step++) {
-    const gckpt_feed feeds[] = { { learn_features, features[step % TAKES] }, { learn_meant, words } };
-    gckpt_report report;
-    gckpt_result result = gckpt_step(learner, feeds, 2, WORDS, &sgd, &report);
-    stopUnless(result == GCKPT_OK, result);
-    if (step == 0 || step == STEPS - 1) {
-      Serial.print("loss ");
-      Serial.println(report.loss, 4);
+  const gckpt_feed feeds[] = { { learn_features, features }, { learn_meant, words } };
+  const gckpt_hyper sgd = gckpt_hyper_lr(0.01f);
+  gckpt_report report;
+  for (int take = 0; take < TAKES; take++) {
+    for (int word = 0; word < WORDS; word++) {
+      keyword_say(word, OWNER, ACCENT, take, sound);
+      heardWord();
+      memcpy(features[word], gckpt_fetch(ears, recognise_features, 0), sizeof features[0]);
     }
+    for (int round = 0; round < ROUNDS; round++) {
+      gckpt_result result = gckpt_step(learner, feeds, 2, WORDS, &sgd, &report);
+      stopUnless(result == GCKPT_OK, result);
+    }
+    Serial.print("loss ");
+    Serial.println(report.loss, 4);
   }
 }
 
@@ -128,7 +129,7 @@ void setup() {
 void loop() {
   static uint32_t take = 0;
   const int said = take * 5 % WORDS;
-  keyword_say(said, OWNER, ACCENT, 2 * NEW_TAKES + take, sound);
+  keyword_say(said, OWNER, ACCENT, 2 * TESTS + take, sound);
   take++;
   const int heard = heardWord();
   Serial.print(names[said]);

@@ -55,7 +55,13 @@ void SerialOf::print(double x, int digits)
 
 void pinMode(int, int) {}
 unsigned long millis() { return now; }
-void delay(unsigned long milliseconds) { now += milliseconds; }
+
+void delay(unsigned long milliseconds)
+{
+    now += milliseconds;
+    if (now > 1000000) /* a sketch that has stopped for good */
+        board_exit(1);
+}
 
 void digitalWrite(int pin, int value)
 {
