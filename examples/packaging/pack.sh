@@ -24,7 +24,7 @@ prints()
     shift 2
     mkdir -p build/boards-host
     $LINKED -std=gnu99 -DPLAN -Iexamples/mcu "$@" "$source" -lm -o build/boards-host/program &&
-        build/boards-host/program > "$output"
+        build/boards-host/program > "$output" 2> build/boards-host/said || { cat build/boards-host/said >&2 && return 1; }
 }
 
 # parts FILE: lines that define away what of the header none of the plans in it needs, as their comments list it

@@ -1,6 +1,9 @@
 /* Plan plan, printed by gckpt_plan_c: compile it in the file that holds the
  * implementation of gradckpt.h, after the #include. Not to be edited.
  * It runs with GCKPT_NO_RANKS, GCKPT_NO_PICKS, GCKPT_NO_CACHES, GCKPT_NO_PACK, GCKPT_NO_BF16, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LOSSES, too. */
+#ifdef GCKPT_NO_TRAINING
+#error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
+#endif
 #if GCKPT_PLAN_FORMAT != 12 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
