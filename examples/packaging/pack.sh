@@ -22,15 +22,14 @@ prints()
 {
     source=$1 output=$2
     shift 2
-    mkdir -p build/boards-host
-    $LINKED -std=gnu99 -DPLAN -Iexamples/mcu "$@" "$source" -lm -o build/boards-host/program &&
-        build/boards-host/program > "$output" 2> build/boards-host/said || { cat build/boards-host/said >&2 && return 1; }
+    $LINKED -std=gnu99 -DPLAN -Iexamples/mcu "$@" "$source" -lm -o "$host/program" &&
+        "$host/program" > "$output" 2> "$host/said" || { cat "$host/said" >&2 && return 1; }
 }
 
 # parts FILE: lines that define away what of the header none of the plans in it needs, as their comments list it
 parts()
 {
-    plans=$(grep -c '^ \* It runs with ' "$1")
+    plans=$(grep -c '^#define [A-Za-z0-9_]*_exec_bytes ' "$1")
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
         awk -v plans="$plans" '$1 == plans { print "#define " $2 }'
 }

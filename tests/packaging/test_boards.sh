@@ -115,10 +115,17 @@ by_builder()            # by_builder SKETCH: found, preprocessed, compiled and l
             -libraries "$work/libraries" -fqbn test:qemu:mps2 -prefs="repository.path=$PWD" -warnings all \
             -build-path "$work/arduino-$1" "$library/examples/$1/$1.ino" && in_qemu "$work/arduino-$1/$1.ino.elf" "$1"
 }
+figures()               # of the README, in KB: RAM with the stack, flash
+{
+    arm-none-eabi-size "$work/arduino-Blink/Blink.ino.elf" |
+        awk 'NR == 2 { printf "Blink takes %.0f KB of RAM, 3 of them for the stack, and %.0f KB of flash\n", ($2 + $3) / 1000, ($1 + $2) / 1000 }' \
+            > "$work/figures" && tr '\n' ' ' < "$library/README.md" | grep -F "$(cat "$work/figures")"
+}
 if have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
     for sketch in $sketches; do
         check "Arduino: $sketch by arduino-builder, in QEMU" by_builder "$sketch"
     done
+    check "Arduino: the README's figures of Blink" figures
 fi
 
 # ---- PlatformIO ----

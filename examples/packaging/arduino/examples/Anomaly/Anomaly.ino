@@ -37,7 +37,7 @@ float errorOf(const float *row) {
     const float d = row[i] - back[i];
     sum = gckpt_fma(d, d, sum); // on every board the same bits
   }
-  return sum / READINGS;
+  return sum / (float)READINGS;
 }
 
 void setup() {

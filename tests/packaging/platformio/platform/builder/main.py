@@ -12,7 +12,7 @@ env.Replace(
 env.Append(
     CCFLAGS=core + ["-Os", "-ffunction-sections", "-fdata-sections", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"],
     CFLAGS=["-std=gnu11"],
-    CXXFLAGS=["-std=gnu++11", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],
+    CXXFLAGS=["-std=gnu++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],
     CPPPATH=[mcu],
     CPPDEFINES=[("BOARD_HZ", "25000000u"), ("WATCHDOG", "0x40008000u"), ("WATCHDOG_HZ", "25000000u")],
     LINKFLAGS=core + ["-specs=nano.specs", "-nostartfiles", "-Wl,--gc-sections", "-T", os.path.join(mcu, "mcu.ld")] + [
