@@ -1,8 +1,8 @@
 #!/bin/sh
-# make boards: the header as the tools of boards take it, an archive each, in build/boards or the folder that is named.
-# Every examples/packaging/*/archive.sh makes one: it is run in the repository's root, gets the folder to put the archive
-# into, and has from here: CC; LINKED, which compiles a program of public names for this machine; version, the header's;
-# host, a folder for such programs.
+# make boards: the header as boards' own tools take it, an archive each, in build/boards or the folder that is named.
+# Every examples/packaging/*/archive.sh makes one: it is run in the repository's root, gets the folder for the archive,
+# and has from here: CC; LINKED, which compiles a program of public names for this machine; version, the header's; host,
+# a folder for such programs.
 #
 #     sh examples/packaging/boards.sh [FOLDER]
 CC=${CC:-cc}

@@ -12,7 +12,8 @@ pack()
             find "$what" -exec touch -t 198001020000 {} + || exit 1
         case $archive in
         *.zip) find "$what" | LC_ALL=C sort | zip -q -X "$archive" -@ ;;
-        *.tar.gz) tar -cf - --format=ustar --sort=name --owner=0 --group=0 --numeric-owner "$what" | gzip -9n > "$archive" ;;
+        *.tar.gz)
+            tar -cf - --format=ustar --sort=name --owner=0 --group=0 --numeric-owner "$what" | gzip -9n > "$archive" ;;
         esac
     )
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # make boards: archives for the tools of boards. Each is unpacked, its layout checked field by field; its sketches are
-# compiled by arduino-builder and by PlatformIO for a board of QEMU (tests/packaging/arduino: boards.txt, platform.txt, a
-# core; tests/packaging/platformio: the same for the other), and print there what they print on this machine.
+# compiled by arduino-builder and by PlatformIO for a board of QEMU (tests/packaging/arduino: boards.txt, platform.txt,
+# a core; tests/packaging/platformio: the same for the other), and print there what they print on this machine.
 # Nothing comes from a network. What is not installed is skipped and named.
 work=${1:-build/boards-test}
 . tests/checks.sh
@@ -44,7 +44,8 @@ check "Arduino: three sketches" [ "$(echo $sketches)" = "Anomaly Blink Keywords"
 layout()                # nothing else: what lies in src/ is compiled, its headers are offered to sketches
 {
     [ "$(ls "$library" | tr '\n' ' ')" = "LICENSE README.md examples extras keywords.txt library.properties src " ] &&
-        [ "$(ls "$library/src")" = gradckpt.h ] && cmp "$library/src/gradckpt.h" gradckpt.h && cmp "$library/LICENSE" LICENSE || return 1
+        [ "$(ls "$library/src")" = gradckpt.h ] && cmp "$library/src/gradckpt.h" gradckpt.h &&
+        cmp "$library/LICENSE" LICENSE || return 1
     for sketch in $sketches; do # a program in C or C++ there would be compiled, too
         [ -f "$library/examples/$sketch/$sketch.ino" ] &&
             [ -z "$(ls "$library/examples/$sketch" | grep -v "^$sketch.ino\$" | grep -v '\.h$')" ] || return 1
@@ -58,22 +59,25 @@ properties()            # the library specification 2.2: what there must be, and
         [ "$(field $name | grep -c .)" = 1 ] || { echo "$name: none or several" && return 1; }
     done
     ! grep -vE '^(name|version|author|maintainer|sentence|paragraph|category|url|architectures|includes|license)=[^ ]' \
-        "$library/library.properties" && field name | grep -E '^[A-Za-z0-9][A-Za-z0-9_. -]{0,62}$' && [ "$(field version)" = "$version" ] &&
-        field category | grep -xE 'Display|Communication|Signal Input/Output|Sensors|Device Control|Timing|Data Storage|Data Processing|Other' &&
-        field url | grep -E '^https?://[^ ]+$' && [ "$(field license)" = "$(sed -n 's/^\([A-Z]*\) License$/\1/p' LICENSE)" ] &&
-        field architectures | grep -xE '[a-z0-9_*]+(,[a-z0-9_*]+)*' && [ -f "$library/src/$(field includes)" ]
+        "$library/library.properties" || return 1
+    categories='Display|Communication|Signal Input/Output|Sensors|Device Control|Timing|Data Storage|Data Processing'
+    [ "$(field name)" = gradckpt ] && [ "$(field version)" = "$version" ] && field category | grep -xE "$categories|Other" &&
+        [ "$(field license)" = "$(sed -n 's/^\([A-Z]*\) License$/\1/p' LICENSE)" ] &&
+        field url | grep -E '^https?://[^ ]+$' && field architectures | grep -xE '[a-z0-9_*]+(,[a-z0-9_*]+)*' &&
+        [ -f "$library/src/$(field includes)" ]
 }
 check "Arduino: library.properties" properties
 keywords()              # true tabs; every function; types are types; constants are constants
 {
     ! grep -vE '^(#.*|[A-Za-z0-9_]+	(KEYWORD1|KEYWORD2|LITERAL1))?$' "$library/keywords.txt" &&
         [ -z "$(cut -f 1 "$library/keywords.txt" | grep . | sort | uniq -d)" ] || return 1
-    sed -n '/^#endif .* GRADCKPT_H /q; /^GCKPT_API/s/[^(]*[ *]\(gckpt_[a-z0-9_]*\)(.*/\1/p' gradckpt.h | sort > "$work/functions"
+    sed -n '/^#endif .* GRADCKPT_H /q; /^GCKPT_API/s/[^(]*[ *]\(gckpt_[a-z0-9_]*\)(.*/\1/p' gradckpt.h |
+        sort > "$work/functions"
     sed -n 's/	KEYWORD2$//p' "$library/keywords.txt" | grep '^gckpt_' | sort | diff - "$work/functions" || return 1
     awk -F '\t' 'BEGIN { print "#include \"gradckpt.h\"" }
         $2 == "KEYWORD1" { print $1, "*t" NR ";" }
-        $2 == "LITERAL1" && !/_NO_|GRADCKPT|_(API|FREE|REALLOC|SMALL|STATIC|OPENBLAS|FORCE_SOFT_FMA)\t/ { print "enum { v" NR " = " $1 " };" }' \
-        "$library/keywords.txt" > "$work/keywords.c"
+        $1 ~ /_NO_|GRADCKPT|_(API|FREE|REALLOC|SMALL|STATIC|OPENBLAS|FORCE_SOFT_FMA)$/ { next } # for a sketch to define
+        $2 == "LITERAL1" { print "enum { v" NR " = " $1 " };" }' "$library/keywords.txt" > "$work/keywords.c"
     [ "$(grep -c . "$work/keywords.c")" -gt 150 ] && $CC -std=gnu99 -I. -fsyntax-only "$work/keywords.c"
 }
 check "Arduino: keywords.txt" keywords
@@ -84,18 +88,26 @@ mkdir -p "$work/host"
 check "the core compiles here" $CC -O1 -Iexamples/mcu -c examples/mcu/host.c -o "$work/host/host.o"
 on_host()               # on_host SKETCH: as Arduino's tools have it, without their prototypes
 {
-    printf '#include <Arduino.h>\n#line 1 "%s.ino"\n' "$1" | cat - "$library/examples/$1/$1.ino" > "$work/host/$1.cpp" &&
-        $CXX -std=gnu++11 -O1 $warnings -I$core -Iexamples/mcu -I"$library/src" -I"$library/examples/$1" "$work/host/$1.cpp" \
-            $core/main.cpp "$work/host/host.o" -o "$work/host/$1" && timeout 100 "$work/host/$1" > "$work/$1.want"
+    ino=$library/examples/$1/$1.ino
+    printf '#include <Arduino.h>\n#line 1 "%s.ino"\n' "$1" | cat - "$ino" > "$work/host/$1.cpp" &&
+        $CXX -std=gnu++11 -O1 $warnings -I$core -Iexamples/mcu -I"$library/src" -I"$library/examples/$1" \
+            "$work/host/$1.cpp" $core/main.cpp "$work/host/host.o" -o "$work/host/$1" &&
+        timeout 100 "$work/host/$1" > "$work/$1.want"
 }
 says()                  # says SKETCH: what shows that it does what it is for
 {
-    cat "$work/$1.want"
-    case $1 in
-    Anomaly) awk '/anomaly$/ { found++ } /alarm$|overlooked$/ { wrong++ } END { exit !(found >= 10 && wrong <= 2) }' "$work/$1.want" ;;
-    Keywords) awk '/^before/ { before = $2 } /^after/ { after = $2 } END { exit !(after > before && after >= 20) }' "$work/$1.want" ;;
-    Blink) awk '/^mean/ { first = first ? first : $4; last = $4 } /ms: on$/ { on++ } END { exit !(last * 100 < first && on > 40) }' "$work/$1.want" ;;
-    esac
+    awk -v sketch="$1" '
+        /anomaly$/ { found++ }
+        /alarm$|overlooked$/ { wrong++ }
+        /^before/ { before = $2 }
+        /^after/ { after = $2 }
+        /^mean/ { first = first ? first : $4; last = $4 }
+        /ms: on$/ { on++ }
+        sketch == "Anomaly" { fine = found >= 10 && wrong <= 2 }
+        sketch == "Keywords" { fine = after > before && after >= 20 }
+        sketch == "Blink" { fine = last * 100 < first && on > 40 }
+        { print }
+        END { exit !fine }' "$work/$1.want"
 }
 for sketch in $sketches; do
     check "$sketch on this machine" on_host "$sketch"
@@ -108,18 +120,20 @@ in_qemu()               # in_qemu ELF SKETCH
     timeout 100 qemu-system-arm -M mps2-an386 -nographic -monitor none -serial none \
         -semihosting-config enable=on,target=native -kernel "$1" > "$work/out" 2>&1 && diff "$work/out" "$work/$2.want"
 }
+builder=/usr/share/arduino-builder
 by_builder()            # by_builder SKETCH: found, preprocessed, compiled and linked by the tool of Arduino's IDE 1
 {
     mkdir -p "$work/arduino-$1" &&
-        arduino-builder -compile -hardware /usr/share/arduino-builder -hardware $here/arduino -tools /usr/share/arduino-builder \
-            -libraries "$work/libraries" -fqbn test:qemu:mps2 -prefs="repository.path=$PWD" -warnings all \
-            -build-path "$work/arduino-$1" "$library/examples/$1/$1.ino" && in_qemu "$work/arduino-$1/$1.ino.elf" "$1"
+        arduino-builder -compile -hardware $builder -hardware $here/arduino -tools $builder \
+            -libraries "$work/libraries" -fqbn test:qemu:mps2 -prefs="repository.path=$PWD" -warnings all -build-path "$work/arduino-$1" \
+            "$library/examples/$1/$1.ino" && in_qemu "$work/arduino-$1/$1.ino.elf" "$1"
 }
 figures()               # of the README, in KB: RAM with the stack, flash
 {
-    arm-none-eabi-size "$work/arduino-Blink/Blink.ino.elf" |
-        awk 'NR == 2 { printf "Blink takes %.0f KB of RAM, 3 of them for the stack, and %.0f KB of flash\n", ($2 + $3) / 1000, ($1 + $2) / 1000 }' \
-            > "$work/figures" && tr '\n' ' ' < "$library/README.md" | grep -F "$(cat "$work/figures")"
+    takes=$(arm-none-eabi-size "$work/arduino-Blink/Blink.ino.elf" | awk 'NR == 2 {
+        ram = ($2 + $3) / 1000
+        printf "takes %.0f KB of RAM, 3 of them for the stack, and %.0f KB of flash", ram, ($1 + $2) / 1000 }')
+    echo "Blink $takes" && tr '\n' ' ' < "$library/README.md" | grep -F "Blink $takes"
 }
 if have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
     for sketch in $sketches; do
@@ -134,7 +148,8 @@ package=$work/gradckpt
 same_files()            # Arduino's, with another manifest
 {
     diff -r "$library" "$package" > "$work/differ"
-    [ "$(sort "$work/differ")" = "$(printf 'Only in %s: %s\n' "$library" keywords.txt "$package" library.json "$library" library.properties | sort)" ]
+    sort "$work/differ" && [ "$(sed -n 's/^Only in .*: //p' "$work/differ" | sort | tr '\n' ' ')" = \
+        "keywords.txt library.json library.properties " ] && [ "$(wc -l < "$work/differ")" -eq 3 ]
 }
 check "PlatformIO: Arduino's files" same_files
 manifest()
@@ -144,8 +159,8 @@ import json, os, sys
 package, version = sys.argv[1:]
 with open(os.path.join(package, "library.json")) as file:
     said = json.load(file)
-assert set(said) <= {"name", "version", "description", "keywords", "license", "authors", "frameworks", "platforms", "headers",
-                     "export", "examples"}, set(said)
+assert set(said) <= {"name", "version", "description", "keywords", "license", "authors", "frameworks", "platforms",
+                     "headers", "export", "examples"}, set(said)
 assert said["name"] == "gradckpt" and said["version"] == version and said["license"] == "MIT"
 assert len(said["description"]) <= 255 and said["frameworks"] == said["platforms"] == "*"
 assert os.path.isfile(os.path.join(package, "src", said["headers"]))
@@ -160,11 +175,16 @@ end
 # SCons in the place of the package that PlatformIO would fetch.
 with_scons()
 {
-    scons=$1/packages/tool-scons
-    mkdir -p "$scons" && echo 'from SCons.Script import main; main()' > "$scons/scons.py" || return 1
-    wants=$(python3 -c 'from platformio.dependencies import get_core_dependencies as d; print(d()["tool-scons"].lstrip("~"))') &&
-        echo "{ \"name\": \"tool-scons\", \"version\": \"$wants\" }" > "$scons/package.json" &&
-        echo "{ \"type\": \"tool\", \"name\": \"tool-scons\", \"version\": \"$wants\", \"spec\": { \"owner\": \"platformio\", \"name\": \"tool-scons\" } }" > "$scons/.piopm"
+    mkdir -p "$1/packages/tool-scons" && python3 - "$1/packages/tool-scons" << 'end'
+import json, os, sys
+from platformio.dependencies import get_core_dependencies
+package = {"name": "tool-scons", "version": get_core_dependencies()["tool-scons"].lstrip("~")}
+installed = dict(package, type="tool", spec={"owner": "platformio", "name": "tool-scons"})
+for name, text in (("package.json", json.dumps(package)), (".piopm", json.dumps(installed)),
+                   ("scons.py", "from SCons.Script import main; main()\n")):
+    with open(os.path.join(sys.argv[1], name), "w") as file:
+        file.write(text)
+end
 }
 packs()                 # its check of the manifest; of licences it fetches a list, so that goes without
 {
@@ -174,10 +194,13 @@ packs()                 # its check of the manifest; of licences it fetches a li
 by_pio()                # by_pio SKETCH
 {
     mkdir -p "$work/pio/$1/src" && cp $here/platformio/platformio.ini "$work/pio/$1" &&
-        cp "$package/examples/$1"/* "$work/pio/$1/src" && pio run -d "$work/pio/$1" && in_qemu "$work/pio/$1/.pio/build/mps2/firmware.elf" "$1"
+        cp "$package/examples/$1"/* "$work/pio/$1/src" && pio run -d "$work/pio/$1" &&
+        in_qemu "$work/pio/$1/.pio/build/mps2/firmware.elf" "$1"
 }
-if have pio && python3 -c 'import platformio, SCons' 2> /dev/null || { echo "skip: no SCons beside pio" && false; }; then
-    export PLATFORMIO_CORE_DIR="$work/pio/core" PLATFORMIO_SETTING_ENABLE_TELEMETRY=no GRADCKPT_ARCHIVE="file://$boards/gradckpt-platformio-$version.tar.gz"
+have_scons() { python3 -c 'import platformio, SCons' 2> /dev/null || { echo "skip: no SCons beside pio" && false; }; }
+if have pio && have_scons; then
+    export GRADCKPT_ARCHIVE="file://$boards/gradckpt-platformio-$version.tar.gz"
+    export PLATFORMIO_CORE_DIR="$work/pio/core" PLATFORMIO_SETTING_ENABLE_TELEMETRY=no
     export PLATFORMIO_SETTING_CHECK_PLATFORMIO_INTERVAL=9999 PLATFORMIO_SETTING_CHECK_PRUNE_SYSTEM_THRESHOLD=0
     check "PlatformIO: pio pkg pack" packs
     check "PlatformIO: SCons" with_scons "$PLATFORMIO_CORE_DIR"

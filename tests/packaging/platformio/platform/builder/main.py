@@ -10,7 +10,8 @@ env.Replace(
     AR="arm-none-eabi-ar", CC="arm-none-eabi-gcc", CXX="arm-none-eabi-g++", LINK="arm-none-eabi-gcc",
     RANLIB="arm-none-eabi-ranlib", SIZETOOL="arm-none-eabi-size", PROGNAME="firmware", PROGSUFFIX=".elf")
 env.Append(
-    CCFLAGS=core + ["-Os", "-ffunction-sections", "-fdata-sections", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"],
+    CCFLAGS=core + ["-Os", "-ffunction-sections", "-fdata-sections"]
+    + ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function"],
     CFLAGS=["-std=gnu11"],
     CXXFLAGS=["-std=gnu++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],
     CPPPATH=[mcu],
