@@ -20,7 +20,7 @@ put()
 regression()
 {
     put "$1" $of/regression/regression.h && prints $of/regression/plan.c "$1/regression_plan.h" &&
-        $CC -O1 -std=gnu99 -I. -I"$1" $of/regression/host.c -o $built/regression || return 1
+        $CC -O0 -std=gnu99 -I. -I"$1" $of/regression/host.c -o $built/regression || return 1
     learns=$($built/regression) || return 1
     weights=${learns##* }
     without=$(parts "$1/regression_plan.h" | sed 's/^#define GCKPT_/CONFIG_GRADCKPT_/; s/$/=y/')
