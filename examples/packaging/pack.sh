@@ -27,10 +27,10 @@ prints()
         build/boards-host/program > "$output"
 }
 
-# parts PLAN..: lines that define away what of the header none of these plans needs, as their comments list it; one for all
+# parts FILE: lines that define away what of the header none of the plans in it needs, as their comments list it
 parts()
 {
-    for plan; do
-        sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$plan" | tr -d ' ' | tr ',' '\n' | sort -u
-    done | sort | uniq -c | awk -v all=$# '$1 == all { print "#define " $2 }'
+    plans=$(grep -c '^ \* It runs with ' "$1")
+    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
+        awk -v plans="$plans" '$1 == plans { print "#define " $2 }'
 }

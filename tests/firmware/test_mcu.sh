@@ -195,6 +195,24 @@ for board in $found; do
     break
 done
 
+# The four files to copy: their plan is what the library prints today; copied, they build and compute the same.
+minimal=$work/minimal
+copied()                # copied TARGET: as somebody makes it who has put the header elsewhere
+{
+    MAKEFLAGS= make -s -C "$minimal" GRADCKPT="$PWD" HOST="$CC -O1 -std=gnu99 -Wno-unused-function" \
+        CFLAGS="-Os -std=gnu99 -Wall -Wextra -Werror -Wno-unused-function" "$@"
+}
+learns_here() { copied host > "$work/minimal.want" && grep '^weights' "$work/minimal.want"; }
+learns_there() { copied && copied qemu > "$work/minimal.out" 2>&1 && diff "$work/minimal.out" "$work/minimal.want"; }
+cp -R $in/minimal "$minimal" && rm -rf "$minimal/build"
+check "minimal has four files" [ "$(LC_ALL=C ls "$minimal" | tr '\n' ' ')" = "Makefile chip.ld main.c plan.h " ]
+check "minimal's plan is today's (make -C $in/minimal plan)" sh -c "$LINKED -std=gnu99 -DPLAN $in/minimal/main.c -lm \
+    -o $work/minimal.plan && $work/minimal.plan | diff $in/minimal/plan.h -"
+check "minimal learns here" learns_here
+case "$found " in
+*" mps2-an386 "*) check "minimal learns the same on the chip" learns_there ;;
+esac
+
 # A stack that runs over is said to have, whether it still ends (what it takes is all of the stack) or not.
 runs_over()             # runs_over BOARD BYTES
 {
