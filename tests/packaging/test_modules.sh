@@ -212,7 +212,7 @@ on_riscv()              # on_riscv NAME SETTINGS
     configured idf "$1" "$2" "$idf/examples/regression" "$mcu/riscv.c;$mcu/semihosting.c;$in/esp-idf/app_main.c" \
         -DCMAKE_SYSTEM_NAME=Generic -DCMAKE_C_COMPILER=riscv64-unknown-elf-gcc \
         -DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY \
-        -DCMAKE_C_FLAGS="-march=rv32imc -misa-spec=2.2 -mabi=ilp32 -specs=picolibc.specs $small" \
+        -DCMAKE_C_FLAGS="-march=rv32imc -misa-spec=2.2 -mabi=ilp32 -std=gnu17 -specs=picolibc.specs $small" \
         -DCMAKE_EXE_LINKER_FLAGS="$link,--defsym=flash_at=0x80000000,--defsym=ram_at=0x80100000"
 }
 on_m3()                 # on_m3 NAME SETTINGS
@@ -220,7 +220,7 @@ on_m3()                 # on_m3 NAME SETTINGS
     configured zephyr "$1" "$2" "$zephyr/samples/regression" "$mcu/cortex_m.c;$mcu/semihosting.c" \
         -DCMAKE_SYSTEM_NAME=Generic -DCMAKE_C_COMPILER=arm-none-eabi-gcc \
         -DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY \
-        -DCMAKE_C_FLAGS="-mcpu=cortex-m3 -mthumb -specs=nano.specs -specs=nosys.specs $small $clock" \
+        -DCMAKE_C_FLAGS="-mcpu=cortex-m3 -mthumb -std=c17 -ffreestanding -specs=nano.specs -specs=nosys.specs $small $clock" \
         -DCMAKE_EXE_LINKER_FLAGS="$link,--defsym=flash_at=0,--defsym=ram_at=0x20000000,--defsym=end=board_ram_end"
 }
 here()                  # here NAME SETTINGS SOURCE
