@@ -517,8 +517,9 @@ run_check()
     # ---- the programs ----
     packaging)              # make install, make dist, and a program that takes them by five tools
         sh tests/packaging/test_packaging.sh $B/$1 ;;
-    boards)                 # make boards, and each archive by its own tool; sketches in QEMU
-        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/packaging/test_boards.sh $B/$1 ;;
+    boards)                 # make boards, and each archive by its own tool; sketches and examples in QEMU
+        plain_object && export LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" &&
+            sh tests/packaging/test_boards.sh $B/$1 && sh tests/packaging/test_modules.sh $B/$1-modules ;;
     mpi)                    # several processes, by OpenMPI
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
