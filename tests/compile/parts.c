@@ -245,6 +245,7 @@ static void files(uint64_t hash)
     p = gckpt_plan_read(m.graph, get, &file, NULL);
     file.size = file.at = 0;
     expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
+    expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
     printf("TABLES\n");
 #endif
 #ifndef GCKPT_NO_PICTURES
