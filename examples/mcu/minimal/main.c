@@ -52,13 +52,11 @@ int main(void)
 
 /* A thermistor's voltage, scaled to -1 .. 1, and hundreds of degrees. */
 static const float reading[ROWS] = {
-    0.94f, 0.90f, 0.84f, 0.76f, 0.66f, 0.54f, 0.40f, 0.24f,
+    0.94f, 0.90f,  0.84f,  0.76f,  0.66f,  0.54f,  0.40f,  0.24f,
     0.08f, -0.08f, -0.22f, -0.36f, -0.48f, -0.58f, -0.66f, -0.72f
 };
-static const float degrees[ROWS] = {
-    -0.40f, -0.32f, -0.24f, -0.16f, -0.08f, 0.00f, 0.08f, 0.16f,
-    0.23f, 0.31f, 0.38f, 0.46f, 0.54f, 0.62f, 0.70f, 0.77f
-};
+static const float degrees[ROWS] = { -0.40f, -0.32f, -0.24f, -0.16f, -0.08f, 0.00f, 0.08f, 0.16f,
+                                     0.23f,  0.31f,  0.38f,  0.46f,  0.54f,  0.62f, 0.70f, 0.77f };
 static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 
 static void text(const char *s);
@@ -93,7 +91,7 @@ static int train(void)
         if (gckpt_step(e, feeds, 2, ROWS, &adamw, &report) != GCKPT_OK)
             return 1;
         if (step == 0 || step == STEPS - 1)
-            say("mean squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
+            say("squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
     }
     say("weights ", gckpt_store_hash(s), 16), text("\n");
     return !(report.loss < 1e-4);

@@ -28,8 +28,9 @@ int main(void)
     const gckpt_term loss = { gckpt_mean_squared_error(guess, light), 1, 0 };
     const gckpt_pick pick = { guess, 0 };
     const gckpt_plan_desc learn = { .batch = 16, .plain = 1, .alignment = 8 };
-    const gckpt_plan_desc tell = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1,
-                                   .plain = 1, .alignment = 8 };
+    const gckpt_plan_desc tell = {
+        .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .plain = 1, .alignment = 8
+    };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &learn), *q = gckpt_plan_new(g, NULL, 0, &tell);
     if (p && q && gckpt_plan_c(p, "learn", to_stdout, NULL) == GCKPT_OK &&
         gckpt_plan_c(q, "tell", to_stdout, NULL) == GCKPT_OK)

@@ -71,7 +71,10 @@ void loop() {
   Serial.print(number);
   Serial.print(": error ");
   Serial.print(error, 6);
-  Serial.println(anomaly ? what == WELL ? ", a false alarm" : ", an anomaly" : what == WELL ? "" : ", overlooked");
+  if (anomaly)
+    Serial.println(what == WELL ? ", a false alarm" : ", an anomaly");
+  else
+    Serial.println(what == WELL ? "" : ", overlooked");
   digitalWrite(LED_BUILTIN, anomaly ? HIGH : LOW);
   number++;
   delay(100);

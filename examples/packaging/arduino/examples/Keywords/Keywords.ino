@@ -18,11 +18,13 @@ const int TAKES = 3, ROUNDS = 20;       // each word is said so often, and learn
 const char *const names[WORDS] = { "yes", "no", "up", "down", "left", "right", "lamp", "fan" };
 const uint32_t OWNER = 500, TESTS = 100; // your voice; takes from here on are not learned
 const int32_t ACCENT = 56;
-const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes : learn_arena_bytes;
+const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes
+                                                               : learn_arena_bytes;
 
 // The last layer; what each plan needs by itself; where both compute, one after the other.
 char store_block[recognise_store_bytes - weights_flash_bytes];
-char ears_block[recognise_exec_bytes - recognise_arena_bytes], learner_block[learn_exec_bytes - learn_arena_bytes];
+char ears_block[recognise_exec_bytes - recognise_arena_bytes];
+char learner_block[learn_exec_bytes - learn_arena_bytes];
 double arena[(ARENA + sizeof(double) - 1) / sizeof(double)];
 gckpt_store *store;
 gckpt_exec *ears, *learner;

@@ -1,5 +1,6 @@
-/* Arduino.h - of what Arduino's cores offer, what sketches here use, and the macros that make headers fail to
- * compile. Time is what delay() has added up, so that what a sketch prints depends on nothing else. */
+/* Arduino.h - of what Arduino's cores offer, what sketches here use, and the macros that make
+ * headers fail to compile. Time is what delay() has added up, so that what a sketch prints depends
+ * on nothing else. */
 #ifndef Arduino_h
 #define Arduino_h
 #include <math.h>

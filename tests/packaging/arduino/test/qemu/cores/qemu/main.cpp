@@ -1,4 +1,5 @@
-/* main.cpp - a sketch's setup, and its loop LOOPS times; what it prints, and every time the LED changes. */
+/* main.cpp - a sketch's setup, and its loop LOOPS times; what it prints, and every time the LED
+ * changes. */
 #include <Arduino.h>
 #undef abs
 #undef round
