@@ -1056,13 +1056,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled in beside the plan, with
- * `gckpt_result NAME_bind(gckpt_store *store)`, which brings them into an empty store, before
- * gckpt_plan_params: in this order, stored like this, every bit. Frozen ones stay in flash, and
- * frozen (gckpt_store_external); the others have values in the store. Optimiser state, step count
- * and notes are not printed: the device begins at step 0. NAME_flash_bytes: so much less than
- * NAME_store_bytes of a plan over this store, which reads all its frozen parameters, a block needs
- * then. E_ARG: as above; no parameters, several ranks, packed ones that are not made yet. */
+/* Prints a store's parameters as C constants, to be compiled in beside the plan, and
+ * `gckpt_result NAME_bind(gckpt_store *store)`: it brings them into an empty store, before
+ * gckpt_plan_params, in this order, stored as they are, every bit. Frozen ones are read from flash
+ * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
+ * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
+ * less than NAME_store_bytes of a plan over this store that reads all its frozen ones. E_ARG: as
+ * above; no parameters, several ranks, packed ones that are not made yet (gckpt_store_get). */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_TABLES */

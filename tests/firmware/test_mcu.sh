@@ -184,6 +184,9 @@ for job in $jobs; do
     check "$job learns" awk '/^loss/ { learned = $3 < $2 } /^right 64$/ { learned = 1 } END { exit !learned }' "$work/$job.want"
 done
 
+check "keyword recognises more than before it learned" awk '/^right before/ { before = $3 } /^right after/ { after = $3 }
+    END { exit !(after > 2 * before) }' "$work/keyword.want"
+
 # gpt256 with everything kept: the same weights, but not in 256 KB.
 check "gpt256 plans with all kept" sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
     $work/all.plan > $work/gpt256_all_plan.h"
