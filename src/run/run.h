@@ -12,7 +12,7 @@ GCKPTI_WARM /* since ask */
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (step) prepares: gckpti_begin refuses what does not fit the plan,
+ *   gckpt_step          (train) by gckpti_prepare (step): refuses what does not fit the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
@@ -24,7 +24,7 @@ GCKPTI_WARM /* since ask */
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step and advance first. The others:
+ * Read train, step and advance first. The others:
  *   open                an executor is made, bound to a store, and freed
  *   backend             which one it has, and kernels of it; what that may repeat by itself
  *   memory              what takes how much memory, and lies where in it; that memory itself

@@ -11,6 +11,7 @@ LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
+inference_budget=16384 # bytes of flash on a Cortex-M4F: the whole firmware of a job that trains nothing
 stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
 told='^(loss|right|weights|normal|anomalous|outputs) ' # lines that are the same on every board
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
@@ -248,6 +249,9 @@ for job in $jobs; do
         stack=$(value stack "$work/$board.$job.out")
         check "$board $job takes ${stack:-?} bytes of stack, $stack_budget at most" \
             test "${stack:-$((stack_budget + 1))}" -le "$stack_budget"
+        flash=$(value flash "$work/$board.$job.out")
+        [ "$board $job" != "mps2-an386 anomaly" ] || check "$board $job takes ${flash:-?} bytes of flash, $inference_budget at most" \
+            test "${flash:-$((inference_budget + 1))}" -le "$inference_budget"
         [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
             sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
                 grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"
