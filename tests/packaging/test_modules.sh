@@ -32,7 +32,7 @@ fails()
 # ---- the archives ----
 both()                  # both FOLDER
 {
-    mkdir -p "$1" && sh examples/packaging/esp-idf/archive.sh "$1" && sh examples/packaging/zephyr/archive.sh "$1"
+    sh examples/packaging/esp-idf/archive.sh "$1" && sh examples/packaging/zephyr/archive.sh "$1"
 }
 check "both archives" both "$work/out"
 mkdir -p "$work/idf" "$work/zephyr"
@@ -40,7 +40,7 @@ check "ESP-IDF: unpacked" tar -xzf "$work/out/gradckpt-esp-idf-$version.tar.gz" 
 check "Zephyr: unpacked" tar -xzf "$work/out/gradckpt-zephyr-$version.tar.gz" -C "$work/zephyr"
 again()
 {
-    both "$work/again" && for archive in "$work"/out/*; do
+    both "$work/again" && for archive in "$work"/out/*.tar.gz; do
         cmp "$archive" "$work/again/${archive##*/}" || return 1
     done
 }
