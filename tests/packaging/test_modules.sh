@@ -255,6 +255,7 @@ if have cmake riscv64-unknown-elf-gcc qemu-system-riscv32; then
     check "ESP-IDF: configured with all left out" on_riscv rv32imc-all "$work/idf-all.cmake"
     check "ESP-IDF: all are defined for the bodies" defined rv32imc-all gradckpt.c $(cat "$work/asked")
     check "ESP-IDF: and for what requires the component" defined rv32imc-all main.c $(cat "$work/asked")
+    check "ESP-IDF: the bodies compile, without a warning" cmake --build "$work/rv32imc-all" --target __idf_gradckpt
     check "ESP-IDF: the bodies are optimised" grep '"command".* -O2 .*/gradckpt\.c"' "$work/rv32imc-all/compile_commands.json"
 fi
 if [ -z "$IDF_PATH" ]; then
