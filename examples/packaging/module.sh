@@ -4,8 +4,8 @@
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_CHECK -DGCKPT_NO_IMAGES}
 version=${version:-$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' gradckpt.h)}
-built=build/boards-modules
 of=examples/packaging
+mkdir -p "$1" || exit 1
 
 # put FOLDER FILE..: copies of these in it
 put()
@@ -20,8 +20,8 @@ put()
 regression()
 {
     put "$1" $of/regression/regression.h && prints $of/regression/plan.c "$1/regression_plan.h" &&
-        $CC -O0 -std=gnu99 -I. -I"$1" $of/regression/host.c -o $built/regression || return 1
-    learns=$($built/regression) || return 1
+        $CC -O0 -std=gnu99 -I. -I"$1" $of/regression/host.c -o build/boards-host/regression || return 1
+    learns=$(build/boards-host/regression) || return 1
     weights=${learns##* }
     without=$(parts "$1/regression_plan.h" | sed 's/^#define GCKPT_/CONFIG_GRADCKPT_/; s/$/=y/')
 }
@@ -30,8 +30,8 @@ regression()
 filled()
 {
     mkdir -p "$(dirname "$2")" &&
-        awk -v version="$version" -v weights="$weights" -v learns="$learns" -v without="$without" '
-            /^@LEARNS@$/ { print learns; next }
-            /^@WITHOUT@$/ { print without; next }
+        learns=$learns without=$without awk -v version="$version" -v weights="$weights" '
+            /^@LEARNS@$/ { print ENVIRON["learns"]; next }
+            /^@WITHOUT@$/ { print ENVIRON["without"]; next }
             { gsub("@VERSION@", version); gsub("@WEIGHTS@", weights); print }' "$1" > "$2"
 }

@@ -4,7 +4,7 @@
 #     sh examples/packaging/esp-idf/archive.sh FOLDER
 . examples/packaging/module.sh
 in=$of/esp-idf
-made=$built/esp-idf/gradckpt
+made=$1/esp-idf/gradckpt
 rm -rf "$made"
 regression "$made/examples/regression/main" || exit 1
 put "$made" LICENSE $in/CMakeLists.txt $in/Kconfig $of/cmake/gradckpt.c &&

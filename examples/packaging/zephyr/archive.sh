@@ -4,7 +4,7 @@
 #     sh examples/packaging/zephyr/archive.sh FOLDER
 . examples/packaging/module.sh
 in=$of/zephyr
-made=$built/zephyr/gradckpt
+made=$1/zephyr/gradckpt
 sample=$made/samples/regression
 rm -rf "$made"
 regression "$sample/src" || exit 1
