@@ -113,6 +113,7 @@ help:
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
 	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
 	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
+	@echo 'make boards    the header as an archive for each tool of boards, in build/boards: zip'
 	@echo 'make clean     remove build/'
 	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
 
@@ -528,9 +529,13 @@ dist: | build
 	fi > build/gradckpt-$(VERSION).tar
 	gzip -9nf build/gradckpt-$(VERSION).tar
 
+# The header as boards' own tools take it; sketches get plans that are printed now.
+boards: build/gradckpt.o
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh examples/packaging/boards.sh
+
 clean:
 	rm -rf build
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean

@@ -32,6 +32,14 @@
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
+#ifdef GCKPT_NO_TRAINING
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_CHECK
+#define GCKPT_NO_CHECK
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -1048,6 +1056,15 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
+/* Prints a store's parameters as C constants, to be compiled in beside the plan, and
+ * `gckpt_result NAME_bind(gckpt_store *store)`: it brings them into an empty store, before
+ * gckpt_plan_params, in this order, stored as they are, every bit. Frozen ones are read from flash
+ * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
+ * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
+ * less than NAME_store_bytes of a plan over this store that reads all its frozen ones. E_ARG: as
+ * above; no parameters, several ranks, packed ones that are not made yet (gckpt_store_get). */
+GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
+                                     gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_TABLES */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
@@ -1286,7 +1303,9 @@ typedef struct {
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
 } gckpt_hyper;
+#ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
+#endif
 /* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
  * called once per parameter and step. */
 typedef struct {
@@ -1436,9 +1455,6 @@ typedef struct {
  * loss counts nothing. E_ARG: there is no such term; or no such call yet, one is under way, or the
  * last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
-/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
@@ -1452,6 +1468,10 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
+#ifndef GCKPT_NO_TRAINING
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
@@ -1470,6 +1490,11 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
+/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
+ * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr);
+#endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_PICKS
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
@@ -1516,11 +1541,6 @@ GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
 GCKPT_API int gckpt_isa_available(gckpt_isa isa);
 /* Threads this build can use: OpenMP's number, or 1. */
 GCKPT_API int gckpt_threads(void);
-
-/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
- * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
-                                float min_lr);
 
 #ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */

@@ -517,6 +517,9 @@ run_check()
     # ---- the programs ----
     packaging)              # make install, make dist, and a program that takes them by five tools
         sh tests/packaging/test_packaging.sh $B/$1 ;;
+    boards)                 # make boards, and each archive by its own tool; sketches and examples in QEMU
+        plain_object && export LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" &&
+            sh tests/packaging/test_boards.sh $B/$1 && sh tests/packaging/test_modules.sh $B/$1-modules ;;
     mpi)                    # several processes, by OpenMPI
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
@@ -683,7 +686,7 @@ run_check()
 # One of each kind of compiler, language, sanitizer, machine and system; those that take long begin first.
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
-packaging playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
+packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1

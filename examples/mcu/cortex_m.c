@@ -86,7 +86,8 @@ uint64_t board_instructions(void)
         before = wraps;
         ticks = 0xffffff - SYST_CVR;
     } while (before != wraps);
-    return (((uint64_t)before << 24) + ticks) * (1000000000u / 1000u) / (BOARD_HZ / 1000u);
+    const uint64_t all = ((uint64_t)before << 24) + ticks; /* and nothing to divide at 25 MHz */
+    return all * (1000000000u / BOARD_HZ) + all * (1000000000u % BOARD_HZ) / BOARD_HZ;
 }
 
 void board_watchdog(unsigned milliseconds)

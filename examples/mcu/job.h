@@ -25,27 +25,36 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
     return fwrite(bytes, 1, size, stdout);
 }
 
-/* What a plan's program ends with: its exit status. */
-static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+/* Prints a plan of this name, and the bytes of its arena. term NULL: it is one of inference. Returns
+ * an exit status. */
+static inline int job_print_as(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc,
+                               const char *name)
 {
     desc->plain = 1;
     desc->alignment = 8;
-    gckpt_plan *p = gckpt_plan_new(g, term, 1, desc);
-    if (!p || gckpt_plan_c(p, "plan", job_to_stdout, NULL) != GCKPT_OK) {
+    gckpt_plan *p = gckpt_plan_new(g, term, term != NULL, desc);
+    if (!p || gckpt_plan_c(p, name, job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(g));
         return 1;
     }
+    printf("#define %s_arena_bytes %lu\n", name, (unsigned long)gckpt_plan_arena(p));
     printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(gckpt_plan_mode(p)),
            (unsigned long)gckpt_plan_bytes(p), (int)(100 * gckpt_plan_recompute(p) + 0.5));
     return 0;
 }
+
+/* What a plan's program ends with, if it has one. */
+static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+{
+    return job_print_as(g, term, desc, "plan");
+}
 #else
 
-static void job_number(uint64_t n)
+static void job_number(uint32_t n) /* of 32 bits: dividing 64 takes 700 bytes of flash */
 {
-    char text[21];
-    int i = 20;
-    text[20] = 0;
+    char text[11];
+    int i = 10;
+    text[10] = 0;
     do
         text[--i] = (char)('0' + n % 10);
     while (n /= 10);
@@ -59,7 +68,7 @@ static void job_real(double x) /* 0 or more; four digits behind the point */
     uint64_t rest = n % 10000;
     for (int i = 4; i > 0; rest /= 10)
         digits[i--] = (char)('0' + rest % 10);
-    job_number(n / 10000);
+    job_number((uint32_t)(n / 10000));
     board_text(digits);
 }
 
@@ -99,16 +108,22 @@ static void job_store(job *j, void *block, size_t size)
     j->store = gckpt_store_new(&desc);
 }
 
-/* The plan's parameters in it, and the executor in another block. 1: there is no room. */
-static int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
+/* The plan's parameters in it, and the executor where desc says. 1: there is no room. */
+static int job_bind_as(job *j, const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    if (job_failed(j, gckpt_plan_params(plan, j->store)))
+        return 1;
+    j->exec = gckpt_exec_new(plan, j->store, desc);
+    return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
+}
+
+/* In another block. */
+static inline int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
 {
     static gckpt_exec_desc desc;
     desc.memory.memory = block;
     desc.memory.size = size;
-    if (job_failed(j, gckpt_plan_params(plan, j->store)))
-        return 1;
-    j->exec = gckpt_exec_new(plan, j->store, &desc);
-    return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
+    return job_bind_as(j, plan, &desc);
 }
 
 static void job_count(job *j, double loss, uint64_t instructions)
@@ -119,11 +134,22 @@ static void job_count(job *j, double loss, uint64_t instructions)
     j->steps++;
 }
 
-static void job_line(const char *what, uint64_t n)
+static void job_line(const char *what, uint32_t n)
 {
     board_text(what);
     job_number(n);
     board_text("\n");
+}
+
+/* What the board says; instructions of a step, or a call. */
+static void job_board(uint64_t instructions)
+{
+    if (board_ram() == 0)
+        return;
+    job_line("ram ", (uint32_t)board_ram());
+    job_line("stack ", (uint32_t)board_stack());
+    job_line("flash ", (uint32_t)board_flash());
+    job_line("instructions ", (uint32_t)instructions);
 }
 
 /* Two lines that are the same everywhere, then what the board says; 0, the exit status. */
@@ -135,12 +161,7 @@ static int job_report(const job *j)
     job_real(j->last);
     board_text("\nweights ");
     job_hash(gckpt_store_hash(j->store));
-    if (board_ram() > 0) {
-        job_line("ram ", board_ram());
-        job_line("stack ", board_stack());
-        job_line("flash ", board_flash());
-        job_line("instructions ", j->steps ? j->instructions / (uint64_t)j->steps : 0);
-    }
+    job_board(j->steps ? j->instructions / (uint64_t)j->steps : 0);
     return 0;
 }
 #endif

@@ -9,26 +9,8 @@
 
 enum { TIME = 16, ROWS = 2, STEPS = 12 };
 
-/* A frozen parameter in flash. */
-typedef struct {
-    const char *name;
-    int rows, columns;
-    const int8_t *values;
-    const float *scales;
-} weight;
-
-/* They are the store's first parameters, here and on the host. */
-static gckpt_result bind_weights(gckpt_store *s, const weight *w, int count)
-{
-    gckpt_result result = GCKPT_OK;
-    for (int i = 0; i < count && result == GCKPT_OK; i++)
-        result = gckpt_store_external_packed(s, w[i].name, gckpt_shape2(w[i].rows, w[i].columns),
-                                             GCKPT_STORED_I8, w[i].values, w[i].scales);
-    return result;
-}
-
 #ifdef PLAN
-enum { LEARNED_ROWS = 16, LEARNED_STEPS = 120, MOST = 32 };
+enum { LEARNED_ROWS = 16, LEARNED_STEPS = 120 };
 
 static gckpt_store *learned(transformer_size size)
 {
@@ -51,52 +33,21 @@ static gckpt_store *learned(transformer_size size)
                : NULL;
 }
 
-static void print_weight(int i, const gckpt_parameter *p)
-{
-    printf("static const int8_t weight_%d[] = {", i);
-    for (int64_t k = 0; k < p->elements; k++)
-        printf("%s%d,", k % 24 ? "" : "\n    ", ((const int8_t *)p->packed)[k]);
-    printf("\n};\nstatic const float scale_%d[] = {", i);
-    for (int64_t k = 0; k < p->shape.d[0]; k++)
-        printf("%s%.9gf,", k % 6 ? " " : "\n    ", (double)p->scales[k]);
-    printf("\n};\n");
-}
-
 int main(void)
 {
     const transformer_size size = { TIME, 32, 2, 64, 1, 2 };
-    gckpt_store *first = learned(size), *s = gckpt_store_new(NULL);
+    gckpt_store *s = learned(size);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_plan_desc desc = { .budget = 31500, .batch = ROWS };
-    const int count = gckpt_store_count(first);
-    weight weights[MOST];
-    gckpt_parameter p[MOST];
-    if (!first || count > MOST)
+    gckpt_plan_desc desc = { .budget = 31500 + gckpt_store_bytes(s), .batch = ROWS };
+    if (gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
-    for (int i = 0; i < count; i++) {
-        const weight none = { NULL, 0, 0, NULL, NULL };
-        weights[i] = none;
-        if (gckpt_store_get(first, i, &p[i]) != GCKPT_OK)
-            return 1;
-        weights[i].name = p[i].name;
-        weights[i].rows = (int)p[i].shape.d[0], weights[i].columns = (int)p[i].shape.d[1];
-        weights[i].values = (const int8_t *)p[i].packed, weights[i].scales = p[i].scales;
-        print_weight(i, &p[i]);
-    }
-    printf("static const weight weights[] = {\n");
-    for (int i = 0; i < count; i++)
-        printf("    { \"%s\", %d, %d, weight_%d, scale_%d },\n", weights[i].name, weights[i].rows,
-               weights[i].columns, i, i);
-    printf("};\n");
-    if (bind_weights(s, weights, count) != GCKPT_OK)
-        return 1;
-    const gckpt_term term = transformer_build(g, &size, 1);
+    const gckpt_term term = transformer_build(g, &size, 1); /* with adapters, which are new */
     return job_print(g, &term, &desc);
 }
 #else
 #include "lora_plan.h"
 
-static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
+static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
 static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
@@ -111,7 +62,7 @@ int main(void)
                                                    { plan_targets, targets } } };
     job j;
     job_store(&j, store_block, sizeof store_block);
-    int failed = job_failed(&j, bind_weights(j.store, weights, sizeof weights / sizeof *weights)) ||
+    int failed = job_failed(&j, weights_bind(j.store)) ||
                  job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint64_t step = 0; step < STEPS && !failed; step++)
         failed = transformer_step(&j, &lesson, step);

@@ -57,7 +57,7 @@ int main(void)
         if (!failed && gckpt_store_step(j.store) % EVERY == 0)
             failed = !flash_save(&chip, j.store);
     }
-    job_line("operations ", (uint64_t)chip_operations);
+    job_line("operations ", (uint32_t)chip_operations);
     return failed || job_report(&j);
 }
 #endif

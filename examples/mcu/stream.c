@@ -107,8 +107,8 @@ int main(void)
         while (round == 2 && board_argument() == 1 && board_bites() == 0)
             ; /* hangs */
     }
-    job_line("right of the first half ", (uint64_t)right[0]);
-    job_line("right of the second half ", (uint64_t)right[1]);
+    job_line("right of the first half ", (uint32_t)right[0]);
+    job_line("right of the second half ", (uint32_t)right[1]);
     return failed || job_report(&j);
 }
 #endif

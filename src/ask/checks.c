@@ -95,6 +95,11 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.mode is %s; this build leaves out training "
+                            "(GCKPT_NO_TRAINING): make it GCKPT_INFERENCE",
+                            gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build leaves out what fetches tensors "

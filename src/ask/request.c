@@ -45,7 +45,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
-    size_t arena = gckpti_arena_budget(first), needed, own;
+    size_t arena = gckpti_arena_budget(first), needed, own = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
         uint64_t once = UINT64_MAX; /* the least work that repeats nothing */

@@ -109,6 +109,9 @@ GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size);
 /* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
 
+/* strlen, which can take more of a device's flash than this. */
+GCKPTI_FN size_t gckpti_length(const char *text);
+
 /* A name, copied. In a block it goes to the end, so that an array to which things with names are
  * added can grow where it is. NULL: no memory. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);

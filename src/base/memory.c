@@ -114,9 +114,17 @@ GCKPTI_FN size_t gckpti_count_block(size_t used)
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
+GCKPTI_FN size_t gckpti_length(const char *text)
+{
+    const char *end = text;
+    while (*end)
+        end++;
+    return (size_t)(end - text);
+}
+
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
-    size_t n = strlen(name) + 1;
+    size_t n = gckpti_length(name) + 1;
     char *copy = NULL;
     if (!a->desc.memory) {
         copy = (char *)gckpti_resize(a, NULL, 0, n);
@@ -133,9 +141,9 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
-        a->names -= strlen(name) + 1;
+        a->names -= gckpti_length(name) + 1;
     else
-        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+        gckpti_delete(a, name, name ? gckpti_length(name) + 1 : 0, 1);
 }
 
 GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,

@@ -31,14 +31,15 @@ GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
-    const uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    const uint64_t most = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    const size_t limit = (size_t)most; /* to divide 64 bits takes 700 bytes of a device's flash */
     int large = s->n < 0 || s->n > GCKPT_MAX_DIMS;
-    uint64_t n = 1;
+    size_t n = 1;
     for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++) {
         if (s->d[i] <= 0)
             return "sizes must be positive";
         large |= (uint64_t)s->d[i] > limit / n;
-        n *= large ? 1 : (uint64_t)s->d[i];
+        n *= large ? 1 : (size_t)s->d[i];
     }
     return large ? "that is more than this machine can address" : NULL;
 }

@@ -402,7 +402,9 @@ typedef struct {
     void (*cap)(float *x, int64_t n, float times, float cap);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
+#define GCKPTI_RECURRENT_KERNELS(V)                                                                \
+    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_slopes)), V(lstm_gates),                              \
+        GCKPTI_IF_TRAINING(V(lstm_slopes))
     void (*gru_gates)(const gckpti_cell *cell);
     void (*gru_slopes)(const gckpti_cell *cell);
     void (*lstm_gates)(const gckpti_cell *cell);
@@ -413,7 +415,7 @@ typedef struct {
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx), V(scaled_add)
+        GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);

@@ -156,9 +156,9 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
 #define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
     GCKPTI_DATA const gckpt_backend gckpti_backend_##name = {                                      \
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
-        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, gckpti_cpu_add,                              \
-        GCKPTI_IF_BF16(gckpti_cpu_convert), gckpti_cpu_update, gckpti_cpu_finish, NULL, NULL,      \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
+        GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST

@@ -102,6 +102,6 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     V(widen),
     gckpti_mixed_narrow_bf16,
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #endif

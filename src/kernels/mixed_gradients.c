@@ -277,7 +277,7 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(widen),
     V(narrow),
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
@@ -290,7 +290,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     V(widen),
     gckpti_mixed_narrow_bf16,
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #endif
 #endif

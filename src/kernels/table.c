@@ -1,10 +1,13 @@
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
+#define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
-        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
-        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
-        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
-        V(errors_forward), V(errors_backward), V(exp_of), V(log_of), V(cap),                       \
+    V(product_piece), V(online), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),             \
+        V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_forward),          \
+        GCKPTI_TRAINED(softmax_backward), V(log_softmax_forward),                                  \
+        GCKPTI_TRAINED(log_softmax_backward), V(norm_forward), GCKPTI_TRAINED(norm_backward),      \
+        V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
+        GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
+        GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap),                             \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
@@ -15,6 +18,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #endif
 #endif
 #undef GCKPTI_KERNELS
+#undef GCKPTI_TRAINED
 
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_FORMULA

@@ -196,7 +196,7 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channels s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.by = by, s.given = !groups && !call->training;
+    s.call = call, s.by = by, s.given = !groups && !gckpti_trains(call);
     s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
     s.run = n, s.runs = 1;

@@ -246,7 +246,7 @@ static void gckpti_dropout_by(const gckpt_call *call, int backward)
     gckpti_passage way = gckpti_passage_of(call, backward);
     uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!call->training) { /* only training plans have a backward */
+    if (!gckpti_trains(call)) { /* only training plans have a backward */
         gckpti_detach_forward(call);
         return;
     }

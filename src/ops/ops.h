@@ -61,6 +61,18 @@ GCKPTI_WARM /* since graph */
 #define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
 #endif
 
+/* Of a row or a table: what only training needs. */
+#ifndef GCKPT_NO_TRAINING
+#define GCKPTI_IF_TRAINING(x) x
+#else
+#define GCKPTI_IF_TRAINING(x) (0 ? (x) : NULL)
+#endif
+/* Of a plan that trains: masks are drawn, statistics are the batch's. */
+static inline int gckpti_trains(const gckpt_call *call)
+{
+    return GCKPTI_WITH_TRAINING && call->training;
+}
+
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };

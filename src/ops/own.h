@@ -37,15 +37,16 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    GCKPTI_ROW_ALL(name, gckpti_##name##_backward, kernels, shape, flops, flops_backward, classes, \
-                   flags, __VA_ARGS__)
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   flops_backward, classes, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
 #if GCKPTI_HAS_FAST
-#define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
+#define GCKPTI_FAST(name)                                                                          \
+    gckpti_fast_##name##_forward, GCKPTI_IF_TRAINING(gckpti_fast_##name##_backward)
 #else
 #define GCKPTI_FAST(name) NULL, NULL
 #endif

@@ -219,6 +219,7 @@ struct gckpt_plan {
 
 /* What plans may have that run in this build. */
 enum {
+    GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,

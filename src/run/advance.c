@@ -194,7 +194,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     e->step.again = 1;
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
+    e->step.pc = gckpti_infers(e->plan) ? 0 : e->plan->body;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -253,32 +253,13 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
                                         e->step.pc));
 }
 
-/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
- * all of these and the norm (else that is only reported: one pass is enough). */
-static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
-{
-    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
-    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (result == GCKPT_OK && early)
-        result = gckpti_check_update(e, ins, 0);
-    if (!e->update.begun)
-        result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    e->update.begun = 1;
-    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return gckpti_check_update(e, ins, 1);
-}
-
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
  * which has one of its own. */
 GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpt_call own;
     c = GCKPTI_LEAN ? &own : c;
-    if (ins->kind == GCKPT_FORWARD)
+    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins, c);
     gckpti_run_backward(e, ins, c);
     return GCKPT_OK;
@@ -311,7 +292,7 @@ typedef enum {
 static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    if (!e->update.cleared) /* here, where a team can do it */
+    if (GCKPTI_RUNS_TRAINING && !e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
@@ -326,7 +307,7 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
-    if (ins->kind == GCKPT_UPDATE) {
+    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
         if (counts && e->step.goal == GCKPTI_GRADIENTS) {

@@ -227,7 +227,7 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_read_losses(e);
-    if (result != GCKPT_OK || p->mode == GCKPT_INFERENCE)
+    if (result != GCKPT_OK || gckpti_infers(p))
         return result;
     int trains = gckpti_count(e) || e->losses.terms[0].seen.count;
     for (size_t i = 0; i < p->term_count && trains; i++)

@@ -60,7 +60,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
     for (size_t i = 0; i < p->param_count; i++) {
         if (e->bound.params)
             e->bound.params[i].square = n;
-        if (p->params[i].trained)
+        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
     return n;
@@ -221,7 +221,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
-        names += strlen(plan->names + plan->params[i].name) + 1;
+        names += gckpti_length(plan->names + plan->params[i].name) + 1;
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;

@@ -29,6 +29,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: it trains, which this build leaves out (GCKPT_NO_TRAINING); "
+                            "make it with GCKPT_INFERENCE");
     if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
@@ -134,6 +138,12 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
+        if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
+            gckpti_is_random(&e->store->params[index].init))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" has no values, and this build draws none "
+                                "(GCKPT_NO_TRAINING): load or set them before (gckpt_store_get)",
+                                name);
         if (!e->bound.params)
             continue;
         e->bound.params[i].index = index;
@@ -159,7 +169,7 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
         const gckpti_param *q = gckpti_param_of(e, (int)i);
         const int had = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
         e->bound.params[i].had = had;
-        for (int slot = had; slot < slots; slot++)
+        for (int slot = had; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
@@ -184,7 +194,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         result = gckpti_values_new(s, gckpti_param_of(e, e->bound.params[i].nth), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
-        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
+            !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
@@ -195,7 +206,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         return GCKPT_OK;
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
-    while (states-- > 0)
+    while (GCKPTI_RUNS_TRAINING && states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;

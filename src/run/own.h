@@ -27,9 +27,6 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
 
 /* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-
 /* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
  * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
@@ -37,6 +34,15 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
+
+#ifndef GCKPT_NO_TRAINING
+/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+#else /* plans of inference come to none of this */
+#define gckpti_pass_start(e, ins, pass) memset(pass, 0, sizeof *(pass))
+#define gckpti_run_one_update(...)      GCKPT_OK
+#define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
+#endif
 
 /* ---- run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -399,7 +405,13 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
 /* run/update.c */
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
-GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e);
+
+/* run/step.c */
+GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows);
+GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                       int64_t rows);
+GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report);
 #endif

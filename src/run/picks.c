@@ -105,8 +105,8 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
-        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
-        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+        const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
+        if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "collect: %I rows of \"%s\" #%i are more than the %z floats there "
                                 "is room for (%I a micro-batch of %I rows)",

@@ -12,7 +12,7 @@ GCKPTI_WARM /* since ask */
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (step) prepares: gckpti_begin refuses what does not fit the plan,
+ *   gckpt_step          (train) by gckpti_prepare (step): refuses what does not fit the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
@@ -24,7 +24,7 @@ GCKPTI_WARM /* since ask */
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step and advance first. The others:
+ * Read train, step and advance first. The others:
  *   open                an executor is made, bound to a store, and freed
  *   backend             which one it has, and kernels of it; what that may repeat by itself
  *   memory              what takes how much memory, and lies where in it; that memory itself
@@ -217,6 +217,12 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
 /* Rows stream in: how many, and what losses will count, is not known before the end. */
 static inline int gckpti_streams(const gckpt_exec *e) { return e->step.goal == GCKPTI_STREAM; }
 
+/* A plan of inference, the only one that a build without training runs. */
+static inline int gckpti_infers(const gckpt_plan *p)
+{
+    return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
+}
+
 /* The plan's parameter i, in the store. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {
@@ -265,8 +271,10 @@ GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+#ifndef GCKPT_NO_TRAINING
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
+#endif
 
 /* ---- run/advance.c ---- */
 /* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
@@ -290,7 +298,9 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
  * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
+#ifndef GCKPT_NO_TRAINING /* run/train.c */
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
+#endif
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */

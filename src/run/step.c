@@ -10,10 +10,10 @@ static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first
 }
 
 /* As many rows as the plan takes in a step or call. */
-static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    int inference = p->mode == GCKPT_INFERENCE;
+    const int inference = gckpti_infers(p);
     const int streams = gckpti_streams(e);
     int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
     if (streams)
@@ -84,7 +84,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
                                  const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
-    const int inference = goal == GCKPTI_FORWARD;
+    const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_FORWARD;
     const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
     e->losses.ended = 0;
@@ -149,7 +149,8 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
 }
 
 /* Takes the feeds of `rows` rows more, which losses will count. */
-static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                       int64_t rows)
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
@@ -157,14 +158,15 @@ static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int 
     e->step.stop = e->step.row_end += rows;
     if (!gckpti_crew_of(e))
         e->step.rows = e->step.row_end;
-    gckpti_expect_counts(e, rows);
+    if (GCKPTI_RUNS_TRAINING)
+        gckpti_expect_counts(e, rows);
     return GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = goal == GCKPTI_STREAM;
+    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(e, rows, goal, hyper);
@@ -174,7 +176,8 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, own = gckpti_own_rows(e, rows, &first);
-        gckpti_start_counts(e);
+        if (GCKPTI_RUNS_TRAINING || GCKPTI_RUNS_BACKENDS)
+            gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
@@ -194,31 +197,20 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
     return GCKPT_OK;
 }
 
-/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
- * not, else a parameter whose gradient is not finite. */
-static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
-{
-    const gckpti_plan_param *bad = gckpti_total_norm(e);
-    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (bad && e->update.nonfinite)
-        gckpti_uncount_updates(e);
-    e->store->step += e->update.begun && !bad;
-    return bad;
-}
-
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    gckpti_add_uses(e);
+    if (GCKPTI_RUNS_TRAINING)
+        gckpti_add_uses(e);
     gckpt_result result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    const int inference = p->mode == GCKPT_INFERENCE, counts = !inference && count > 0;
+    const int inference = gckpti_infers(p), counts = !inference && count > 0;
     if (counts)
         gckpti_gather_squares(e);
     result = gckpti_meet(e, result);
@@ -249,28 +241,11 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
-{
-    e->step.state = GCKPTI_IDLE;
-    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    result = gckpti_meet(e, result);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
 /* Runs what was prepared, so many instructions of it, and ends it with the last. */
-static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
-{
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
-    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -282,98 +257,6 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     if (result == GCKPT_OK)
         gckpti_add_positions(exec, rows);
     return result;
-}
-
-GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, gckpt_report *report)
-{
-    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
-    if (exec && exec->plan->update_in_backward)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "gradients: this plan updates in the backward "
-                            "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
-    if (result == GCKPT_OK)
-        result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_end_gradients(exec, report) : result;
-}
-
-/* ---- a step in pieces ---- */
-GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper)
-{
-    return gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
-}
-
-GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_RUNNING)
-        return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpti_ok(exec); /* of what was fetched too early */
-    return gckpti_run_step(exec, instructions, report);
-}
-
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
-{
-    gckpt_instruction next = { GCKPT_FORWARD, -1 };
-    if (!exec || exec->step.state == GCKPTI_IDLE)
-        return next;
-    const gckpti_crew *g = gckpti_crew_of(exec);
-    int more = exec->step.pc == exec->plan->epilogue &&
-               (g ? g->in_body && !(g->last && exec->step.leaf + 1 == gckpti_own_leaves(exec->plan))
-                  : exec->step.row_end - exec->step.row > exec->plan->rows);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
-    return next;
-}
-
-/* ---- a step whose rows stream in ---- */
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
-{
-    return gckpti_prepare(exec, NULL, 0, 0, GCKPTI_STREAM, hyper);
-}
-
-GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                      int64_t rows)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
-        return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
-    const int64_t before = exec->step.row_end;
-    gckpt_result result = gckpti_failed_here(exec);
-    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
-        result = gckpti_check_rows(exec, rows);
-    if (result == GCKPT_OK)
-        result = gckpti_add_rows(exec, feeds, count, rows);
-    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
-        return result;
-    gckpti_ok(exec);
-    if (before > 0)
-        exec->step.pc = exec->plan->body;
-    exec->feeds.first = exec->step.row = before;
-    gckpti_set_round(exec);
-    result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
-}
-
-GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
-        return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
-    gckpti_ok(exec);
-    exec->step.state = GCKPTI_RUNNING;
-    exec->step.pc = exec->plan->epilogue;
-    gckpt_result result = gckpti_end_stream(exec);
-    if (result != GCKPT_OK)
-        return result;
-    if (exec->step.rows > 0)
-        return gckpti_run_step(exec, INT64_MAX, report);
-    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
-    return gckpti_finish_step(exec, report);
 }
 
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_TRAINING
 #include "run/own.h"
 #include "num/num.h"
 
@@ -56,7 +57,7 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
  * the first parameter with one that is not finite; NULL: there is none. */
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
@@ -204,7 +205,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
+static void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
@@ -213,3 +214,35 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
             q->optimiser = 0;
     }
 }
+
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && early)
+        result = gckpti_check_update(e, ins, 0);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    return gckpti_check_update(e, ins, 1);
+}
+
+/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
+ * not, else a parameter whose gradient is not finite. */
+GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
+{
+    const gckpti_plan_param *bad = gckpti_total_norm(e);
+    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+    if (bad && e->update.nonfinite)
+        gckpti_uncount_updates(e);
+    e->store->step += e->update.begun && !bad;
+    return bad;
+}
+#endif

@@ -20,17 +20,25 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
+/* strcmp can take more of a device's flash than this. */
+static int gckpti_same_name(const char *a, const char *b)
+{
+    while (*a && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
 GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
 {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
+    size_t n = gckpti_length(name), m = gckpti_length(suffix);
+    return n >= m && gckpti_same_name(name + n - m, suffix) ? name + n - m : NULL;
 }
 
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 {
     for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
         const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
-        *length = end ? (size_t)(end - name) : strlen(name);
+        *length = end ? (size_t)(end - name) : gckpti_length(name);
         if (end)
             return slot;
     }
@@ -40,7 +48,7 @@ GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 GCKPTI_FN int gckpti_is_utf8(const char *text)
 {
     int n = 1;
-    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+    for (size_t left = gckpti_length(text); left && n; text += n, left -= (size_t)n)
         n = gckpti_utf8_length(text, left);
     return n > 0;
 }
@@ -48,7 +56,7 @@ GCKPTI_FN int gckpti_is_utf8(const char *text)
 GCKPTI_FN const char *gckpti_name_problem(const char *name)
 {
     size_t length;
-    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
+    if (!*name || gckpti_same_name(name, "__metadata__") || gckpti_same_name(name, "__sums__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
@@ -59,7 +67,7 @@ GCKPTI_FN int gckpti_note_reserved(const char *key)
 {
     int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
     return reserved;
 }
 
@@ -89,20 +97,15 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* Where the list of the names begins that this one is or would be in. */
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, gckpti_length(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 
 GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
-    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
-        const char *a = s->params[i].p.name, *b = name;
-        while (*a && *a == *b)
-            a++, b++;
-        if (*a == *b)
-            break;
-    }
+    while (i >= 0 && !gckpti_same_name(s->params[i].p.name, name))
+        i = s->params[i].next;
     return i;
 }
 
@@ -171,6 +174,43 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     gckpti_link_names(s, had < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
+}
+
+GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    if (!s || s->count || s->ranks > 1)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
+    gckpt_result result = gckpti_ok(s);
+    for (const gckpti_printed *w = all; w < all + n && result == GCKPT_OK; w++) {
+        gckpti_param *q = gckpti_param_new(s, w->name, &w->shape, w->frozen, none);
+        if (!q) {
+            result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+            break;
+        }
+        q->p.frozen = q->locked = w->frozen;
+        q->p.storage = (gckpt_storage)w->storage;
+        q->p.lr_scale = gckpti_float(w->factors[0]);
+        q->p.decay_scale = gckpti_float(w->factors[1]);
+        q->p.scales = (const float *)w->scales;
+        if (w->storage != GCKPT_STORED_F32)
+            q->p.packed = w->values;
+        else if (w->frozen) /* nobody writes to them */
+            memcpy(&q->p.values, &w->values, sizeof w->values);
+    }
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) { /* now the list grows no more */
+        gckpti_param *q = &s->params[i];
+        if (!q->external && (result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, all[i].values, (size_t)q->p.elements * sizeof(float));
+        q->raw = 0;
+    }
+    if (result != GCKPT_OK) {
+        gckpti_tell_block(s, "store", &s->memory, 0);
+        gckpti_store_shrink(s, 0);
+    }
+    return result;
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)

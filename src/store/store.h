@@ -181,6 +181,18 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
+/* A parameter as gckpt_store_c prints it. A change is one of GCKPT_PLAN_FORMAT. */
+typedef struct {
+    const char *name;
+    const void *values, *scales; /* as they are stored */
+    gckpt_shape shape;
+    uint32_t factors[2]; /* bits of lr_scale, decay_scale */
+    unsigned char storage, frozen;
+} gckpti_printed;
+
+/* Brings n of them into an empty store; frozen ones stay where they are. */
+GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n);
+
 /* ---- store/arrays.c ---- */
 /* Name, type in files and bytes of an element of that, by gckpt_storage. */
 static const struct {
@@ -309,6 +321,11 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+enum { GCKPTI_DRAWS = GCKPTI_WITH_TRAINING }; /* else values are the constants of their init */
+static inline int gckpti_is_random(const gckpt_init *init)
+{
+    return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
+}
 /* Draws all raw values. */
 GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
 

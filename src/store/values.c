@@ -121,16 +121,16 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 {
     const gckpt_init *init = &q->init;
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
+    key = gckpti_fnv(key, q->p.name, gckpti_length(q->p.name));
     for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
         float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+        if (GCKPTI_DRAWS && gckpti_is_random(init))
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (init->normal < 0 || init->normal > 0)
+        if (GCKPTI_DRAWS && (init->normal < 0 || init->normal > 0))
             gckpti_normal(word[0], word[1], normal);
         for (int j = i < 0; j < 2 && i + j < n; j++) {
-            float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
+            float uniform = GCKPTI_DRAWS ? gckpti_fma(2, gckpti_uniform(word[2 + j]), -1) : 0;
             out[i + j] = gckpti_fma(init->uniform, uniform,
                                     gckpti_fma(init->normal, normal[j], init->constant));
         }

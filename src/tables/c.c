@@ -1,4 +1,5 @@
 #include "tables/tables.h"
+#include "tables/own.h"
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -15,7 +16,7 @@ static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
     gckpti_print(k, "%s", after);
 }
 
-static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
+GCKPTI_FN void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
@@ -24,12 +25,12 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     }
 }
 
-static int gckpti_c_letter(char c)
+GCKPTI_FN int gckpti_c_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-static int gckpti_c_identifier(const char *s)
+GCKPTI_FN int gckpti_c_identifier(const char *s)
 {
     int good = gckpti_c_letter(*s);
     for (; *s; s++)
@@ -308,7 +309,8 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
 #undef GCKPTI_NO
     const struct {
         const char *part, *has; /* has: what of it the plan has; NULL: nothing */
-    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
+                  { "RANKS", p->leaves > 1 ? "leaves" : NULL },
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },

@@ -1,7 +1,9 @@
 /* parts.c - what a build with some parts left out (manual, 4) still does: it trains a small GPT to the bits that the
  * whole has, calls something of every part that is there, and refuses by name what only shows when it runs.
  *
- * Prints the hash of the weights, then a line of each part. tests/compile/parts.sh compiles it in many ways. */
+ * Without training (GCKPT_NO_TRAINING) it runs them forward, over weights that are set.
+ *
+ * Prints the hash of what a forward gives, that of the trained weights, then a line of each part. tests/compile/parts.sh compiles it in many ways. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -56,6 +58,26 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return 1;
 }
 
+/* Weights as a file might have them: a build without training draws none. */
+static void set_values(gckpt_store *s)
+{
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
+        for (int k = 0; k < p.elements; k++)
+            p.values[k] = (float)((k * 37 + i * 11) % 101 - 50) / 150.0f;
+}
+
+/* The desc that tests begin with. */
+static gckpt_plan_desc usual(void)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+#ifdef GCKPT_NO_TRAINING
+    desc.mode = GCKPT_INFERENCE;
+#endif
+    return desc;
+}
+
 static model model_new(int64_t rows)
 {
     model m;
@@ -63,6 +85,9 @@ static model model_new(int64_t rows)
     memset(&m, 0, sizeof m);
     m.store = gckpt_store_new(&seed);
     build(gckpt_graph_new(m.store, NULL), rows, &m.term, &m);
+#ifdef GCKPT_NO_TRAINING
+    set_values(m.store);
+#endif
     return m;
 }
 
@@ -74,6 +99,23 @@ static void model_free(model *m)
 
 static int32_t tokens[BATCH * T], targets[BATCH * T];
 
+/* What a forward gives: the bits of its loss, 0 for an error. */
+static uint64_t forward(model *m, const gckpt_plan *p, const char *what)
+{
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
+    expect(p && e, what, p ? (const void *)m->store : m->graph);
+    gckpt_feed feeds[2] = { { gckpt_id(m->in), tokens }, { gckpt_id(m->target), targets } };
+    gckpt_report report = { 0, 0, 0, 0 };
+    uint64_t bits;
+    expect(e && gckpt_forward(e, feeds, 2, BATCH, &report) == GCKPT_OK, what, e);
+    gckpt_exec_free(e);
+    memcpy(&bits, &report.loss, sizeof bits);
+    return bits;
+}
+
+#ifdef GCKPT_NO_TRAINING
+#define train forward
+#else
 /* Three steps; returns the hash of the weights, 0 for an error. */
 static uint64_t train(model *m, const gckpt_plan *p, const char *what)
 {
@@ -87,6 +129,7 @@ static uint64_t train(model *m, const gckpt_plan *p, const char *what)
     gckpt_exec_free(e);
     return e ? gckpt_store_hash(m->store) : 0;
 }
+#endif
 
 /* A model of its own, planned as desc says: the hash, 0 where it is refused. */
 static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refusal)
@@ -110,10 +153,16 @@ static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const g
                      const char *what)
 {
     gckpt_term term = { loss, 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_plan_desc desc = usual();
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    set_values(s);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+#ifdef GCKPT_NO_TRAINING
+    expect(e && gckpt_forward(e, feeds, count, ROWS, NULL) == GCKPT_OK, what, e ? (const void *)e : g);
+#else
     gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
     expect(e && gckpt_step(e, feeds, count, ROWS, &hyper, NULL) == GCKPT_OK, what, e ? (const void *)e : g);
+#endif
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
@@ -150,7 +199,7 @@ size_t get(void *user, void *bytes, size_t size)
 
 static memory_file file;
 
-#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16))
+#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16)) /* GCKPT_NO_TRAINING: and RANKS */
 /* A plan's file that has another number `at`, behind those of its tensors (tables/file.c). */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
@@ -176,8 +225,7 @@ static int as_it_is(void *user, const char *name, gckpt_shape shape, int *axes)
 static void files(uint64_t hash)
 {
     model m = model_new(ROWS);
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
+    gckpt_plan_desc desc = usual();
     desc.batch = BATCH;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
     file.size = file.at = 0;
@@ -187,6 +235,9 @@ static void files(uint64_t hash)
 #ifdef GCKPT_NO_BF16
     refuses_file(&m, 11, GCKPT_BF16, "GCKPT_NO_BF16");
 #endif
+#ifdef GCKPT_NO_TRAINING
+    refuses_file(&m, 5, GCKPT_STORE_ALL, "GCKPT_NO_TRAINING");
+#endif
 #ifdef GCKPT_NO_RANKS
     refuses_file(&m, 13, 2, "GCKPT_NO_RANKS");
     refuses_file(&m, 14, 2, "GCKPT_NO_RANKS");
@@ -194,6 +245,7 @@ static void files(uint64_t hash)
     p = gckpt_plan_read(m.graph, get, &file, NULL);
     file.size = file.at = 0;
     expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
+    expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
     printf("TABLES\n");
 #endif
 #ifndef GCKPT_NO_PICTURES
@@ -213,7 +265,8 @@ static void files(uint64_t hash)
     file.size = file.at = 0;
     expect(gckpt_store_write(m.store, put, &file) == GCKPT_OK, "files", m.store);
     gckpt_store *other = gckpt_store_new(NULL);
-    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_OK && gckpt_store_hash(other) == hash, "files",
+    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_OK &&
+               gckpt_store_hash(other) == gckpt_store_hash(m.store), "files",
            other);
 #ifdef GCKPT_NO_RANKS
     memcpy(file.bytes, "{\"gckpt\":", 9);
@@ -255,8 +308,7 @@ static void files(uint64_t hash)
 /* What plans for a budget. */
 static void budgets(uint64_t hash)
 {
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
+    gckpt_plan_desc desc = usual();
     model m = model_new(ROWS);
     desc.batch = BATCH;
     gckpt_plan *all = gckpt_plan_new(m.graph, &m.term, 1, &desc);
@@ -267,9 +319,11 @@ static void budgets(uint64_t hash)
     printf("SEARCH\n");
 #else
     (void)hash;
+#ifndef GCKPT_NO_TRAINING
     trained(desc, "a budget without a search", "GCKPT_NO_SEARCH");
     desc.mode = GCKPT_OPTIMAL;
     trained(desc, "OPTIMAL without a search", "GCKPT_NO_SEARCH");
+#endif
     desc.mode = GCKPT_INFERENCE;
     desc.budget = 1;
     expect(!gckpt_plan_new(m.graph, &m.term, 1, &desc) && !strstr(gckpt_error_text(m.graph), "GCKPT_NO_SEARCH"),
@@ -348,8 +402,7 @@ static void ops(void)
 /* Other ways to run. */
 static void runs(void)
 {
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
+    gckpt_plan_desc desc = usual();
     desc.precision = GCKPT_BF16;
 #ifndef GCKPT_NO_BF16
     expect(trained(desc, "bf16", NULL) != 0, "bf16", NULL);
@@ -369,14 +422,19 @@ static void runs(void)
     model m = model_new(BATCH);
     gckpt_pick pick;
     pick.tensor = m.h;
-    pick.gradient = 1;
+    pick.gradient = desc.mode != GCKPT_INFERENCE;
     desc.fetch = &pick;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
 #ifndef GCKPT_NO_PICKS
     gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
-    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(m.h), 1), "picks", e);
+#ifdef GCKPT_NO_TRAINING
+    expect(e && gckpt_forward(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+#else
+    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK, "picks", e);
+#endif
+    expect(e && gckpt_fetch(e, gckpt_id(m.h), pick.gradient), "picks", e);
     gckpt_exec_free(e);
     printf("PICKS\n");
 #else
@@ -434,20 +492,63 @@ static void runs(void)
 #endif
 }
 
-int main(void)
+#ifdef GCKPT_NO_TRAINING
+/* What trains is refused, and weights that would have to be drawn. */
+static void refusals(void)
 {
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
+    trained(desc, "AUTO", "GCKPT_NO_TRAINING");
+    desc.mode = GCKPT_SQRT;
+    trained(desc, "SQRT", "GCKPT_NO_TRAINING");
+    desc = usual();
+    model m = model_new(ROWS);
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    p->mode = GCKPT_STORE_ALL; /* as that of a constant may be */
+    expect(!gckpt_exec_new(p, m.store, NULL) && strstr(gckpt_error_text(m.store), "GCKPT_NO_TRAINING"), "a plan that trains",
+           m.store);
+    p->mode = GCKPT_INFERENCE;
+    gckpt_store *bare = gckpt_store_new(NULL);
+    expect(gckpt_plan_params(p, bare) == GCKPT_OK && !gckpt_exec_new(p, bare, NULL) &&
+               strstr(gckpt_error_text(bare), "GCKPT_NO_TRAINING"),
+           "weights that nobody gave", bare);
+    set_values(bare);
+    gckpt_exec *e = gckpt_exec_new(p, bare, NULL);
+    expect(e && gckpt_store_hash(bare) == gckpt_store_hash(m.store), "weights that were given", bare);
+    gckpt_exec_free(e);
+    gckpt_store_free(bare);
+    gckpt_plan_free(p);
+    model_free(&m);
+}
+#endif
+
+int main(void)
+{
+    gckpt_plan_desc desc = usual();
+    uint64_t hash;
     for (int i = 0; i < BATCH * T; i++) {
         tokens[i] = i * 7 % V;
         targets[i] = (i * 11 + 3) % V;
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         numbers[i] = (float)(i % 7) - 3;
-    uint64_t hash = trained(desc, "store-all", NULL);
-    printf("%08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
+    model m = model_new(ROWS);
+    desc.mode = GCKPT_INFERENCE;
+    set_values(m.store);
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    hash = forward(&m, p, "forward");
+    printf("forward %08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
+    gckpt_plan_free(p);
+    model_free(&m);
+#ifdef GCKPT_NO_TRAINING
+    refusals();
+#else
+    desc = usual();
+    hash = trained(desc, "store-all", NULL);
+    printf("trained %08x%08x\nTRAINING\n", (unsigned)(hash >> 32), (unsigned)hash);
     desc.mode = GCKPT_SQRT;
     expect(trained(desc, "sqrt", NULL) == hash, "sqrt", NULL);
+#endif
     files(hash);
     budgets(hash);
     ops();

@@ -20,7 +20,8 @@
 #endif
 #include <string.h>
 
-enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT };
+enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT, AUTOENCODER };
+#define INFERS (SET == 3 || SET == 6) /* the generator, the autoencoder: nothing is trained */
 enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32, SIDE = 8 };
 
 #if !defined(DEVICE) || defined(READS) || defined(PLANS)
@@ -73,16 +74,20 @@ static T *classify(gckpt_graph *g, T *x)
 
 static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
 {
-    const int words = SET == TRANSFORMER || SET == GENERATOR, batch = SET == GENERATOR ? 1 : ROWS;
+    const int words = SET == TRANSFORMER || SET == GENERATOR, batch = INFERS ? 1 : ROWS;
     gckpt_shape tokens = gckpt_shape2(batch, SET == GENERATOR ? 1 : TIME);
     gckpt_shape rows = SET == CONVOLUTIONS ? gckpt_shape4(ROWS, SIDE, SIDE, 1)
                        : SET == RECURRENT  ? gckpt_shape3(ROWS, TIME, C)
-                                           : gckpt_shape2(ROWS, IN);
+                                           : gckpt_shape2(batch, IN);
     T *x = gckpt_input(g, "x", words ? GCKPT_I32 : GCKPT_F32, words ? tokens : rows);
     gckpt_term term = { NULL, 1, 0 };
     if (SET == GENERATOR) {
         T *h = transformer(g, x, CAPACITY);
         pick->tensor = gckpt_name(gckpt_linear_transposed(h, param(g, "words", WORDS, C, 0.1f), NULL), "y");
+    } else if (SET == AUTOENCODER) {
+        T *h = gckpt_tanh(dense(x, "w1", "b1", IN, 8));
+        h = gckpt_tanh(dense(gckpt_tanh(dense(h, "w2", "b2", 8, 3)), "w3", "b3", 3, 8));
+        pick->tensor = gckpt_name(dense(h, "w4", "b4", 8, IN), "y");
     } else if (SET == TRANSFORMER) {
         T *y = gckpt_input(g, "y", GCKPT_I32, tokens), *h = transformer(g, x, 0);
         term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y);
@@ -103,12 +108,12 @@ static gckpt_plan *plan(gckpt_graph *g, const gckpt_memory *memory)
     static gckpt_plan_desc desc;
     desc.plain = 1;
     desc.optimiser = SET == DENSE ? GCKPT_SGD : GCKPT_ADAMW;
-    desc.mode = SET == GENERATOR ? GCKPT_INFERENCE : GCKPT_AUTO;
+    desc.mode = INFERS ? GCKPT_INFERENCE : GCKPT_AUTO;
     desc.fetch = &pick;
-    desc.fetches = SET == GENERATOR;
+    desc.fetches = INFERS;
     if (memory)
         desc.memory = *memory;
-    return gckpt_plan_new(g, &term, SET != GENERATOR, &desc);
+    return gckpt_plan_new(g, &term, !INFERS, &desc);
 }
 #endif
 
@@ -136,8 +141,13 @@ static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory
     static gckpt_exec_desc bind;
     const gckpt_feed feeds[2] = { { x, zeros }, { y, zeros } };
     bind.memory = *memory;
+#if INFERS /* a build without training draws no weights; the others fetch nothing */
+    gckpt_parameter weights;
+    for (int i = 0; gckpt_store_get(s, i, &weights) == GCKPT_OK; i++)
+        memset(weights.values, 0, (size_t)weights.elements * sizeof *weights.values);
+#endif
     gckpt_exec *e = gckpt_exec_new(p, s, &bind);
-#if SET == 3 /* GENERATOR; the others fetch nothing */
+#if INFERS
     return e && gckpt_forward(e, feeds, 1, 1, NULL) == GCKPT_OK && gckpt_fetch(e, y, 0);
 #else
     const gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 1 };

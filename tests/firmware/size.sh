@@ -76,7 +76,7 @@ sums() { "${cross}size" "$1" | awk 'NR == 2 { print $1 " | " $2 " | " $3 }'; }
 echo "| training | code | constants | of them the plan | text, all | data | bss | stack | text without GCKPT_SMALL |"
 echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-entropy, AdamW" "2 transformer, AdamW" \
-    "3 transformer that generates" "4 two convolutions, AdamW" "5 GRU, AdamW"; do
+    "3 transformer that generates" "6 autoencoder 16-8-3-8-16 that is run only" "4 two convolutions, AdamW" "5 GRU, AdamW"; do
     n=${set%% *}
     table "$n"
     device "$n" "$work/alone$n" -DGCKPT_SMALL $alone

@@ -106,8 +106,28 @@ check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 
 check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/stored.c -o "$work/stored"
 check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
 check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
-    tests/firmware/stored.c -o "$work/device_stored"
+    $(without "$work/stored.h") tests/firmware/stored.c -o "$work/device_stored"
 check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
+
+# A store's parameters printed as C, of every storage: all bits of them, in C and C++, with nothing packed in a build without.
+for set in ALL FLOATS; do
+    check "weights: $set" $LINKED -std=c99 -O0 $warnings -D$set tests/firmware/weights.c -o "$work/weights"
+    check "are printed" sh -c "$work/weights c > $work/weights_$set.h && $work/weights > $work/want_weights_$set"
+    (cat "$work/want_weights_$set" && echo again && cat "$work/want_weights_$set") > "$work/want_weights"
+    for language in "$c" ${WIDE:+"$cxx"}; do
+        [ $set = ALL ] && without= || without="-DGCKPT_NO_PACK -DGCKPT_SMALL"
+        check "are compiled: $language $without" $language -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE \
+            "-DTABLE=\"weights_$set.h\"" $without tests/firmware/weights.c -o "$work/device_weights"
+        check "and bound, every bit" sh -c "$work/device_weights | diff - $work/want_weights"
+    done
+done
+check "with GCKPT_NO_PACK packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_PACK" \
+    $CC -std=c99 -I. -I$work -DDEVICE -DGCKPT_NO_PACK '-DTABLE="weights_ALL.h"' -fsyntax-only tests/firmware/weights.c
+check "weights are C++11, too" $cxx $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="weights_ALL.h"' -fsyntax-only \
+    tests/firmware/weights.c
+sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/weights_ALL.h" > "$work/old_weights.h"
+check "weights of another version are refused" fails_saying "print them again" $CC -std=c99 -I. -I$work -DDEVICE \
+    '-DTABLE="old_weights.h"' -fsyntax-only tests/firmware/weights.c
 
 # A table or file that needs a part which this build leaves out.
 check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
@@ -119,6 +139,7 @@ lacks()                 # lacks TABLE WHAT MACRO
 lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
 lacks packed "packed parameters" GCKPT_NO_PACK
 lacks leaves leaves GCKPT_NO_RANKS
+lacks small gradients GCKPT_NO_TRAINING
 if [ -n "$WIDE$WHOLE" ]; then
     check "host without both" $CC -std=c99 -O0 $include -DGCKPT_NO_FAST -DGCKPT_NO_BF16 -DGCKPT_NO_PACK tests/firmware/host.c \
         -lm -o "$work/lean"
@@ -177,6 +198,19 @@ left_out()              # left_out SET OP PART
 left_out 4 conv2d IMAGES
 left_out 5 gru RECURRENT
 
+# A plan that trains nothing runs in a build without training, and links nothing of it.
+trains='backward|slope|gradient|update|draw_|philox|normal|clip|finite|squares|adamw|momentum|state'
+check "an autoencoder" $LINKED -std=c99 -O1 $warnings -I. -DSET=6 tests/firmware/flash.c -o "$work/host6"
+check "is printed" sh -c "$work/host6 > $work/small6.h"
+check "and needs no training" grep -q 'It runs with GCKPT_NO_TRAINING,' "$work/small6.h"
+check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=6 \
+    '-DTABLE="small6.h"' $(without "$work/small6.h") tests/firmware/flash.c -o "$work/device6"
+check "gives its row back" "$work/device6"
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    check "links nothing that trains" sh -c "nm $work/device6 > $work/symbols6 &&
+        ! grep -E ' [TtRr] gckpti_[a-z0-9_]*($trains)' $work/symbols6"
+fi
+
 # What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
 # Limits that need a reason to grow.
 if bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
@@ -184,6 +218,10 @@ if bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
     check "a transformer takes at most 22700 bytes of code and 5600 of constants" \
         awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22700 && n[2] <= 5600) }"
     check "the frames of its step on a Cortex-M4" frames build/size/device-flash.su 900 1800
+    bytes=$(sh tests/firmware/size.sh bytes 6)
+    echo "autoencoder that is run only: bytes of code and of constants: $bytes"
+    check "an autoencoder that is run only takes at most 8600 bytes of code and 2500 of constants" \
+        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 8600 && n[2] <= 2500) }"
 fi
 check "a transformer" $LINKED -std=c99 -O1 $warnings -I. -DSET=2 tests/firmware/flash.c -o "$work/host2"
 check "is printed" sh -c "$work/host2 > $work/small2.h"
@@ -200,7 +238,8 @@ check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
 check "a model that generates" $LINKED -std=c99 -O0 $warnings tests/firmware/talk.c -o "$work/talk"
 check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
 check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
-check "is compiled" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
+check "is compiled without training" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' $(without "$work/talk.h") \
+    tests/firmware/talk.c -o "$work/talk_device"
 check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
 for part in PICKS CACHES; do
     check "not without what it needs" fails_saying "compile without GCKPT_NO_$part" $CC -std=c99 -I. -I$work '-DTABLE="talk.h"' \

@@ -8,10 +8,12 @@
 #     sh tests/firmware/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64 gpt256 lora stream power microgpt"
+jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
+inference_budget=16384 # bytes of flash on a Cortex-M4F: the whole firmware of a job that trains nothing
 stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
+told='^(loss|right|weights|normal|anomalous|outputs) ' # lines that are the same on every board
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
 in=examples/mcu
 
@@ -22,7 +24,9 @@ ram()                   # ram JOB: what its linker is given
     microgpt) echo 76K ;;
     gpt256) echo 256K ;;
     lora | power) echo 40K ;;
+    keyword) echo 17K ;;
     stream) echo 24K ;;
+    anomaly) echo 9K ;;
     esac
 }
 
@@ -47,10 +51,11 @@ board()                 # board NAME: its core, compiler, QEMU
         -semihosting-config enable=on,target=native"
 }
 
-# without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+# without TABLE: options that leave out the parts of the header that all its plans can do without, as their comments list them
 without()
 {
-    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
+    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort | uniq -c |
+        awk -v plans="$(grep -c ', printed by gckpt_plan_c: ' "$1")" '$1 == plans { print "-D" $2 }'
 }
 
 build()                 # build JOB RAM OUTPUT options..
@@ -135,11 +140,12 @@ per_board()             # per_board WHAT TITLE: a table of it
 
 tables()
 {
-    printf '\n| job | RAM there | RAM taken | of it stack, at most | loss of the first and the last step | weights, on each board |\n'
+    printf '\n| job | RAM there | RAM taken | of it stack, at most | loss of the first and the last step | hash, on each board |\n'
     printf '|---|--:|--:|--:|--:|---|\n'
     for job in $jobs; do
         echo "| $job | $(ram "$job" | tr -d K) KB | $(value ram $work/*."$job.out") | $(value stack $work/*."$job.out") |" \
-            "$(value loss "$work/$job.want") | $(value weights "$work/$job.want") |"
+            "$(value loss "$work/$job.want")$(sed -n 's/^right \([0-9]*\)$/none: \1 of 64 rows told right/p' "$work/$job.want") |" \
+            "$(value '\(weights\|outputs\)' "$work/$job.want") |"
     done
     per_board stack "bytes of stack"
     per_board flash "bytes of flash"
@@ -175,9 +181,12 @@ check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stac
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
-    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '^(loss|right|weights) ' > $job.want"
-    check "$job learns" awk '/^loss/ { learned = $3 < $2 } END { exit !learned }' "$work/$job.want"
+    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '$told' > $job.want"
+    check "$job learns" awk '/^loss/ { learned = $3 < $2 } /^right 64$/ { learned = 1 } END { exit !learned }' "$work/$job.want"
 done
+
+check "keyword recognises more than before it learned" awk '/^right before/ { before = $3 } /^right after/ { after = $3 }
+    END { exit !(after > 2 * before) }' "$work/keyword.want"
 
 # gpt256 with everything kept: the same weights, but not in 256 KB.
 check "gpt256 plans with all kept" sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
@@ -194,6 +203,24 @@ for board in $found; do
     [ -z "$SHOW" ] || sed -n "s/.*\(region .RAM. over.*\)/gpt256 with all kept, in 256 KB: \1/p" "$work/all.err"
     break
 done
+
+# The four files to copy: their plan is what the library prints today; copied, they build and compute the same.
+minimal=$work/minimal
+copied()                # copied TARGET: as somebody makes it who has put the header elsewhere
+{
+    MAKEFLAGS= make -s -C "$minimal" GRADCKPT="$PWD" HOST="$CC -O1 -std=gnu99 -Wno-unused-function" \
+        CFLAGS="-Os -std=gnu99 -Wall -Wextra -Werror -Wno-unused-function" "$@"
+}
+learns_here() { copied host > "$work/minimal.want" && grep '^weights' "$work/minimal.want"; }
+learns_there() { copied && copied qemu > "$work/minimal.out" 2>&1 && diff "$work/minimal.out" "$work/minimal.want"; }
+cp -R $in/minimal "$minimal" && rm -rf "$minimal/build"
+check "minimal has four files" [ "$(LC_ALL=C ls "$minimal" | tr '\n' ' ')" = "Makefile chip.ld main.c plan.h " ]
+check "minimal's plan is today's (make -C $in/minimal plan)" sh -c "$LINKED -std=gnu99 -DPLAN $in/minimal/main.c -lm \
+    -o $work/minimal.plan && $work/minimal.plan | diff $in/minimal/plan.h -"
+check "minimal learns here" learns_here
+case "$found " in
+*" mps2-an386 "*) check "minimal learns the same on the chip" learns_there ;;
+esac
 
 # A stack that runs over is said to have, whether it still ends (what it takes is all of the stack) or not.
 runs_over()             # runs_over BOARD BYTES
@@ -213,7 +240,7 @@ done | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -
 same()                  # same BOARD JOB: it ran, and what it computed is what the host did
 {
     cat "$work/$1.$2.out"
-    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E '^(loss|right|weights) ' "$work/$1.$2.out" | diff "$work/$2.want" -
+    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E "$told" "$work/$1.$2.out" | diff "$work/$2.want" -
 }
 
 for job in $jobs; do
@@ -222,6 +249,9 @@ for job in $jobs; do
         stack=$(value stack "$work/$board.$job.out")
         check "$board $job takes ${stack:-?} bytes of stack, $stack_budget at most" \
             test "${stack:-$((stack_budget + 1))}" -le "$stack_budget"
+        flash=$(value flash "$work/$board.$job.out")
+        [ "$board $job" != "mps2-an386 anomaly" ] || check "$board $job takes ${flash:-?} bytes of flash, $inference_budget at most" \
+            test "${flash:-$((inference_budget + 1))}" -le "$inference_budget"
         [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
             sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
                 grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"

@@ -1,0 +1,151 @@
+/* main.c - a network learns on a microcontroller what a sensor's readings mean, from 16 readings
+ * whose temperature somebody has measured: whole firmware, in four files to copy and to change.
+ *
+ *     make plan     plan.h: which bytes and steps the training takes, made on this machine; again
+ *                   when the network, ROWS or gradckpt.h has changed
+ *     make          build/minimal.elf for the chip; its RAM and flash: chip.ld, its core: Makefile
+ *     make qemu     runs that here, on a board that QEMU emulates: a Cortex-M4F
+ *     make host     the same training on this machine: the same weights, to the last bit */
+#ifndef PLAN
+#define GCKPT_SMALL  /* no texts of errors, ..: less flash */
+#define GCKPT_STATIC /* all calls are in this file: less again */
+#endif
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+enum { ROWS = 16, HIDDEN = 12, STEPS = 500 };
+
+/* ---- The network: `make plan` runs this on the host ---- */
+#ifdef PLAN
+#include <stdio.h>
+
+static size_t to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+int main(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init normal = { 3, 0, 0 }, small = { 0.1f, 0, 0 }, zero = { 0, 0, 0 };
+    gckpt_tensor *reading = gckpt_input(g, "reading", GCKPT_F32, gckpt_shape2(1, 1));
+    gckpt_tensor *degrees = gckpt_input(g, "degrees", GCKPT_F32, gckpt_shape2(1, 1));
+    gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, HIDDEN), normal);
+    gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(HIDDEN), normal);
+    gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(HIDDEN, 1), small);
+    gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(1), zero);
+    gckpt_tensor *out = gckpt_linear(gckpt_tanh(gckpt_linear(reading, w1, b1)), w2, b2);
+    const gckpt_term loss = { gckpt_mean_squared_error(out, degrees), 1, 0 };
+    const gckpt_plan_desc desc = { .batch = ROWS, .plain = 1, .alignment = 8 };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    if (p && gckpt_plan_c(p, "plan", to_stdout, NULL) == GCKPT_OK)
+        return 0;
+    fprintf(stderr, "%s\n", gckpt_error_text(g));
+    return 1;
+}
+#else
+#include "plan.h"
+
+/* ---- The training: chip and host alike ---- */
+
+/* A thermistor's voltage, scaled to -1 .. 1, and hundreds of degrees. */
+static const float reading[ROWS] = {
+    0.94f, 0.90f,  0.84f,  0.76f,  0.66f,  0.54f,  0.40f,  0.24f,
+    0.08f, -0.08f, -0.22f, -0.36f, -0.48f, -0.58f, -0.66f, -0.72f
+};
+static const float degrees[ROWS] = { -0.40f, -0.32f, -0.24f, -0.16f, -0.08f, 0.00f, 0.08f, 0.16f,
+                                     0.23f,  0.31f,  0.38f,  0.46f,  0.54f,  0.62f, 0.70f, 0.77f };
+static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
+
+static void text(const char *s);
+
+/* Text and a number, in base 10 or 16. */
+static void say(const char *what, uint64_t n, unsigned base)
+{
+    char digits[21];
+    int i = 20;
+    digits[i] = 0;
+    do
+        digits[--i] = "0123456789abcdef"[n % base];
+    while (n /= base);
+    text(what), text(digits + i);
+}
+
+/* 0: it has learned. */
+static int train(void)
+{
+    static gckpt_exec_desc in_exec;
+    const gckpt_store_desc in_store = { { NULL, NULL, store_block, sizeof store_block }, 0 };
+    const gckpt_feed feeds[] = { { plan_reading, reading }, { plan_degrees, degrees } };
+    const gckpt_hyper adamw = gckpt_hyper_lr(0.05f);
+    gckpt_report report = { 0, 0, 0, 0 };
+    in_exec.memory.memory = exec_block;
+    in_exec.memory.size = sizeof exec_block;
+    gckpt_store *s = gckpt_store_new(&in_store);
+    if (gckpt_plan_params(&plan, s) != GCKPT_OK)
+        return 1;
+    gckpt_exec *e = gckpt_exec_new(&plan, s, &in_exec);
+    for (int step = 0; step < STEPS; step++) {
+        if (gckpt_step(e, feeds, 2, ROWS, &adamw, &report) != GCKPT_OK)
+            return 1;
+        if (step == 0 || step == STEPS - 1)
+            say("squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
+    }
+    say("weights ", gckpt_store_hash(s), 16), text("\n");
+    return !(report.loss < 1e-4);
+}
+
+/* ---- The chip: what of it a program of your own already has, leave out ---- */
+#ifdef __arm__
+extern char stack_top[], data_begin[], data_end[], bss_begin[], bss_end[]; /* chip.ld */
+extern const char data_load[];
+int main(void);
+
+/* Text and exit go to a debugger, here QEMU; a UART does as well. */
+static unsigned debugger(unsigned what, const void *argument)
+{
+    register unsigned r0 __asm__("r0") = what;
+    register const void *r1 __asm__("r1") = argument;
+    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+
+static void text(const char *s) { debugger(4, s); }
+
+static void stop(int status)
+{
+    const unsigned end[2] = { 0x20026, (unsigned)status };
+    for (;;)
+        debugger(32, end);
+}
+
+void reset(void)
+{
+    *(volatile unsigned *)0xe000ed88u |= 0xfu << 20; /* the FPU is off at first */
+    __asm__ volatile("dsb\n isb" ::: "memory");
+    for (char *p = data_begin; p < data_end; p++)
+        *p = data_load[p - data_begin];
+    for (char *p = bss_begin; p < bss_end; p++)
+        *p = 0;
+    stop(main());
+}
+
+static void fault(void) { text("fault\n"), stop(99); }
+
+typedef union {
+    char *stack;
+    void (*handler)(void);
+} vector;
+static const vector vectors[7] __attribute__((section(".vectors"), used)) = {
+    { .stack = stack_top }, { .handler = reset }, { .handler = fault }, { .handler = fault },
+    { .handler = fault },   { .handler = fault }, { .handler = fault }
+};
+#else
+#include <stdio.h>
+static void text(const char *s) { fputs(s, stdout); }
+#endif
+
+int main(void) { return train(); }
+#endif

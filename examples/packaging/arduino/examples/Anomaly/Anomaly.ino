@@ -1,0 +1,81 @@
+/* Anomaly - watches a machine: an autoencoder, 16-8-3-8-16, that a computer has trained on how the
+ * machine shakes when all is well, gives back what it knows and little else. What it gives back
+ * badly is an anomaly; the LED is on for it. Nothing is learned on the board, so weights stay in
+ * flash, and all that trains is left out (GCKPT_NO_TRAINING, in parts.h).
+ *
+ * anomaly.h stands in for the sensor and the machine. plan.h has the weights, the error that is
+ * still normal and the plan; a program of extras/ printed it on a computer. */
+#include "parts.h"
+#define GCKPT_SMALL             // no texts of errors: less flash
+#define GCKPT_STATIC            // all calls are in this sketch: less again
+#define GRADCKPT_IMPLEMENTATION // the library's code is compiled here
+#include <gradckpt.h>
+#include "plan.h"
+#include "anomaly.h"
+
+char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+gckpt_exec *watcher;
+
+// What the library refuses it says by a number of gradckpt.h; the LED stays dark.
+void stopUnless(bool fine, int result) {
+  if (fine)
+    return;
+  Serial.print("refused: ");
+  Serial.println(result);
+  for (;;)
+    delay(1000);
+}
+
+// The squared error of what the network gives back of a row, on average.
+float errorOf(const float *row) {
+  const gckpt_feed feed = { plan_x, row };
+  gckpt_result result = gckpt_forward(watcher, &feed, 1, 1, NULL);
+  stopUnless(result == GCKPT_OK, result);
+  const float *back = gckpt_fetch(watcher, plan_back, 0);
+  float sum = 0;
+  for (int i = 0; i < READINGS; i++) {
+    const float d = row[i] - back[i];
+    sum = gckpt_fma(d, d, sum); // on every board the same bits
+  }
+  return sum / (float)READINGS;
+}
+
+void setup() {
+  Serial.begin(115200);
+  pinMode(LED_BUILTIN, OUTPUT);
+  gckpt_store_desc in_store = gckpt_store_desc();
+  in_store.memory.memory = store_block;
+  in_store.memory.size = sizeof store_block;
+  gckpt_store *store = gckpt_store_new(&in_store);
+  stopUnless(store, GCKPT_E_MEMORY);
+  gckpt_result result = weights_bind(store);
+  stopUnless(result == GCKPT_OK, result);
+  result = gckpt_plan_params(&plan, store);
+  stopUnless(result == GCKPT_OK, result);
+  gckpt_exec_desc in_exec = gckpt_exec_desc();
+  in_exec.memory.memory = exec_block;
+  in_exec.memory.size = sizeof exec_block;
+  watcher = gckpt_exec_new(&plan, store, &in_exec);
+  stopUnless(watcher, gckpt_error(store));
+}
+
+// Every eighth time something is wrong: a knock, too fast, or a sensor that is stuck.
+void loop() {
+  static uint32_t number = 0;
+  float row[READINGS];
+  const ailment what = number % 8 < 7 ? WELL : (ailment)(1 + number / 8 % STUCK);
+  sense(number, what, row);
+  const float error = errorOf(row);
+  const bool anomaly = error > MOST_ERROR;
+  Serial.print("row ");
+  Serial.print(number);
+  Serial.print(": error ");
+  Serial.print(error, 6);
+  if (anomaly)
+    Serial.println(what == WELL ? ", a false alarm" : ", an anomaly");
+  else
+    Serial.println(what == WELL ? "" : ", overlooked");
+  digitalWrite(LED_BUILTIN, anomaly ? HIGH : LOW);
+  number++;
+  delay(100);
+}

@@ -1,0 +1,40 @@
+/* blink.c - prints what the sketch Blink includes as plan.h, on a computer: a network learns a
+ * curve from 16 samples a step, and tells it at one place. Both plans are over the same weights.
+ *
+ *     cc -I../src blink.c -lm -o blink && ./blink > ../examples/Blink/plan.h */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <stdio.h>
+
+static size_t to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+int main(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init wide = { 4, 0, 0 }, small = { 0.1f, 0, 0 }, zero = { 0, 0, 0 };
+    gckpt_tensor *when = gckpt_input(g, "when", GCKPT_F32, gckpt_shape2(1, 1)); /* a row a time */
+    gckpt_tensor *light = gckpt_input(g, "light", GCKPT_F32, gckpt_shape2(1, 1));
+    gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, 16), wide);
+    gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(16), wide);
+    gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(16, 1), small);
+    gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(1), zero);
+    gckpt_tensor *hidden = gckpt_tanh(gckpt_linear(when, w1, b1));
+    gckpt_tensor *guess = gckpt_name(gckpt_linear(hidden, w2, b2), "guess");
+    const gckpt_term loss = { gckpt_mean_squared_error(guess, light), 1, 0 };
+    const gckpt_pick pick = { guess, 0 };
+    const gckpt_plan_desc learn = { .batch = 16, .plain = 1, .alignment = 8 };
+    const gckpt_plan_desc tell = {
+        .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .plain = 1, .alignment = 8
+    };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &learn), *q = gckpt_plan_new(g, NULL, 0, &tell);
+    if (p && q && gckpt_plan_c(p, "learn", to_stdout, NULL) == GCKPT_OK &&
+        gckpt_plan_c(q, "tell", to_stdout, NULL) == GCKPT_OK)
+        return 0;
+    fprintf(stderr, "%s\n", gckpt_error_text(g));
+    return 1;
+}

@@ -1,0 +1,56 @@
+/* regression.h - a net learns a curve on the chip: no heap, no files, no floats to print. Its plan
+ * was printed on the host (plan.c). A printed plan stands in the file that has gradckpt's bodies,
+ * so one file of the program includes this; SAY is its printf. Which parts of gradckpt.h are left
+ * out is what the build says. */
+#ifndef REGRESSION_H
+#define REGRESSION_H
+#define GCKPT_STATIC /* no other file calls gradckpt: less flash */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "regression_plan.h"
+#include <inttypes.h>
+
+enum { POINTS = 16, STEPS = 200 };
+
+/* The plan's parameters in one block, the executor and the step's arena in another. NULL: no. */
+static gckpt_exec *regression_new(gckpt_store **store)
+{
+    static char store_block[regression_plan_store_bytes], exec_block[regression_plan_exec_bytes];
+    static gckpt_exec_desc bind;
+    const gckpt_store_desc in = { { NULL, NULL, store_block, sizeof store_block }, 1 /* seed */ };
+    bind.memory.memory = exec_block;
+    bind.memory.size = sizeof exec_block;
+    *store = gckpt_store_new(&in);
+    if (gckpt_plan_params(&regression_plan, *store) != GCKPT_OK)
+        return NULL;
+    return gckpt_exec_new(&regression_plan, *store, &bind);
+}
+
+/* 0, the exit status: it has learned. The last line it says is the same on every machine. */
+static int regression(void)
+{
+    static float x[POINTS], y[POINTS];
+    gckpt_store *store;
+    gckpt_exec *exec = regression_new(&store);
+    gckpt_result result = gckpt_error(exec ? (const void *)exec : (const void *)store);
+    for (int i = 0; i < POINTS; i++) { /* in a product: what its sensor measures */
+        x[i] = (float)(i - POINTS / 2) / 8;
+        y[i] = x[i] * x[i];
+    }
+    for (int step = 0; step < STEPS && result == GCKPT_OK; step++) {
+        const gckpt_feed feeds[2] = { { regression_plan_x, x }, { regression_plan_y, y } };
+        const gckpt_hyper adamw = gckpt_hyper_lr(0.02f);
+        gckpt_report report = { 0, 0, 0, 0 };
+        result = gckpt_step(exec, feeds, 2, POINTS, &adamw, &report);
+        if (step % 50 == 0 || step == STEPS - 1)
+            SAY("step %d: loss %" PRIu32 " millionths\n", step, (uint32_t)(report.loss * 1e6));
+    }
+    if (result != GCKPT_OK) {
+        SAY("%s\n", gckpt_result_text(result));
+        return 1;
+    }
+    const uint64_t hash = gckpt_store_hash(store);
+    SAY("weights %08" PRIx32 "%08" PRIx32 "\n", (uint32_t)(hash >> 32), (uint32_t)hash);
+    return 0;
+}
+#endif

@@ -1,0 +1,112 @@
+#ifndef GCKPT_NO_TRAINING
+#include "run/own.h"
+
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
+{
+    e->step.state = GCKPTI_IDLE;
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    result = gckpti_meet(e, result);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
+    if (result == GCKPT_OK)
+        result = gckpti_run(exec, INT64_MAX);
+    return result == GCKPT_OK ? gckpti_end_gradients(exec, report) : result;
+}
+
+/* ---- a step in pieces ---- */
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                        int64_t rows, const gckpt_hyper *hyper)
+{
+    return gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+}
+
+GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->step.state != GCKPTI_RUNNING)
+        return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
+    gckpti_ok(exec); /* of what was fetched too early */
+    return gckpti_run_step(exec, instructions, report);
+}
+
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
+{
+    gckpt_instruction next = { GCKPT_FORWARD, -1 };
+    if (!exec || exec->step.state == GCKPTI_IDLE)
+        return next;
+    const gckpti_crew *g = gckpti_crew_of(exec);
+    int more = exec->step.pc == exec->plan->epilogue &&
+               (g ? g->in_body && !(g->last && exec->step.leaf + 1 == gckpti_own_leaves(exec->plan))
+                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
+    return next;
+}
+
+/* ---- a step whose rows stream in ---- */
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
+{
+    return gckpti_prepare(exec, NULL, 0, 0, GCKPTI_STREAM, hyper);
+}
+
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                      int64_t rows)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->step.state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
+    const int64_t before = exec->step.row_end;
+    gckpt_result result = gckpti_failed_here(exec);
+    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+        result = gckpti_check_rows(exec, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_add_rows(exec, feeds, count, rows);
+    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
+        return result;
+    gckpti_ok(exec);
+    if (before > 0)
+        exec->step.pc = exec->plan->body;
+    exec->feeds.first = exec->step.row = before;
+    gckpti_set_round(exec);
+    result = gckpti_run(exec, INT64_MAX);
+    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->step.state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
+    gckpti_ok(exec);
+    exec->step.state = GCKPTI_RUNNING;
+    exec->step.pc = exec->plan->epilogue;
+    gckpt_result result = gckpti_end_stream(exec);
+    if (result != GCKPT_OK)
+        return result;
+    if (exec->step.rows > 0)
+        return gckpti_run_step(exec, INT64_MAX, report);
+    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    return gckpti_finish_step(exec, report);
+}
+#endif

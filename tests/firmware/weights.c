@@ -1,0 +1,183 @@
+/* weights.c - a store printed as C: every kind of values, floats of all classes, names of all letters.
+ *     weights            what the store has, bit by bit
+ *     weights c          its parameters as C (TABLE), from which this file, compiled for a device, makes the same
+ * FLOATS: nothing is packed. */
+#ifdef DEVICE
+#define GCKPT_NO_TABLES
+#endif
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#ifdef DEVICE
+#include TABLE
+#endif
+#include <stdio.h>
+#include <string.h>
+
+static void print_words(const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + 4 * i, 4);
+        printf(" %08lx", (unsigned long)word);
+    }
+}
+
+static size_t rows_of(const gckpt_parameter *p)
+{
+    return (size_t)(p->elements / p->shape.d[p->shape.n - 1]);
+}
+
+/* All that a printed parameter has. */
+static void show(const gckpt_store *s)
+{
+    for (int i = 0; i < gckpt_store_count(s); i++) {
+        gckpt_parameter p;
+        gckpt_store_peek(s, i, &p);
+        for (const char *c = p.name; *c; c++)
+            printf("%02x", (unsigned)(unsigned char)*c);
+        printf(": %d of", (int)p.storage);
+        for (int d = 0; d < p.shape.n; d++)
+            printf(" %d", (int)p.shape.d[d]);
+        printf(", frozen %d,", p.frozen);
+        print_words(&p.lr_scale, 1);
+        print_words(&p.decay_scale, 1);
+        printf(":");
+        if (p.storage == GCKPT_STORED_F32)
+            print_words(p.values, (size_t)p.elements);
+        const size_t bytes = p.storage == GCKPT_STORED_I8   ? (size_t)p.elements
+                             : p.storage == GCKPT_STORED_I4 ? (size_t)p.elements / 32 * 18
+                                                            : 2 * (size_t)p.elements;
+        for (size_t k = 0; k < bytes && p.packed; k++)
+            printf(" %02x", (unsigned)((const unsigned char *)p.packed)[k]);
+        if (p.scales)
+            print_words(p.scales, rows_of(&p));
+        printf("\n");
+    }
+    printf("%016llx\n", (unsigned long long)gckpt_store_hash(s));
+}
+
+#ifdef DEVICE
+static int in_block(const void *at, const char *block, size_t size)
+{
+    return (uintptr_t)at >= (uintptr_t)block && (uintptr_t)at < (uintptr_t)block + size;
+}
+
+/* 1: something is wrong. */
+static int bound(gckpt_store *s, char *block, size_t size)
+{
+    size_t flash = 0;
+    if (small_bind(s) != GCKPT_OK || gckpt_store_step(s) != 0)
+        return 1;
+    for (int i = 0; i < gckpt_store_count(s); i++) {
+        gckpt_parameter p;
+        gckpt_store_peek(s, i, &p);
+        if (in_block(p.packed ? p.packed : p.values, block, size) == p.frozen || p.state[0])
+            return 1;
+        if (p.storage == GCKPT_STORED_F32)
+            flash += p.frozen ? 4 * (size_t)p.elements : 0;
+        else if (p.storage == GCKPT_STORED_I4)
+            flash += (size_t)p.elements / 32 * 18;
+        else
+            flash += p.storage == GCKPT_STORED_I8 ? (size_t)p.elements + 4 * rows_of(&p) : 2 * (size_t)p.elements;
+    }
+    return flash != small_flash_bytes || gckpt_store_freeze(s, "flash*", 0) != GCKPT_OK;
+}
+
+int main(void)
+{
+    static char block[8192], again[8192];
+    const gckpt_store_desc desc = { { NULL, NULL, block, sizeof block }, 0 };
+    gckpt_store_desc other = { { NULL, NULL, again, 0 }, 0 };
+    gckpt_store *s = gckpt_store_new(&desc), *t = NULL;
+    gckpt_parameter p;
+    if (bound(s, block, sizeof block))
+        return 1;
+    show(s);
+    for (int i = 0; i < gckpt_store_count(s); i++) { /* what is trained is a copy; the rest stays frozen */
+        gckpt_store_get(s, i, &p);
+        if (!p.frozen)
+            memset(p.values, 0, 4 * (size_t)p.elements);
+        if (!strcmp(p.name, "flash") && !p.frozen)
+            return 2;
+    }
+    const int count = gckpt_store_count(s);
+    const uint64_t hash = gckpt_store_hash(s);
+    if (small_bind(s) != GCKPT_E_ARG || gckpt_store_count(s) != count || gckpt_store_hash(s) != hash)
+        return 3; /* it is not empty */
+    for (other.memory.size = gckpt_store_need(NULL);; other.memory.size++) { /* all or nothing */
+        t = gckpt_store_new(&other);
+        if (!t || other.memory.size > sizeof again)
+            return 4;
+        if (small_bind(t) == GCKPT_OK)
+            break;
+        if (gckpt_error(t) != GCKPT_E_MEMORY || gckpt_store_count(t))
+            return 5;
+    }
+    printf("again\n");
+    show(t);
+    return small_bind(NULL) != GCKPT_E_ARG;
+}
+#else
+static size_t to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+static void add(gckpt_graph *g, const char *name, gckpt_shape shape, float deviation)
+{
+    const gckpt_init init = { deviation, 0, 0 };
+    gckpt_param(g, name, shape, init);
+}
+
+static int fill(gckpt_store *s, const char *name, const uint32_t *bits, size_t n)
+{
+    gckpt_parameter p;
+    if (gckpt_store_get(s, gckpt_store_find(s, name), &p) != GCKPT_OK)
+        return 1;
+    memcpy(p.values, bits, n * sizeof *bits);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const uint32_t odd[] = { 0, 0x80000000u, 1, 0x80000001u, 0x007fffffu, 0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u,
+                                    0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7fa12345u, 0xff800001u, 0x3eaaaaabu };
+    static float mine[6] = { 1, -2, 3, -4, 5, -6 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_store_external(s, "mine", gckpt_shape2(2, 3), mine, 1);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    add(g, "trained", gckpt_shape2(3, 5), 1);
+    add(g, "flash", gckpt_shape3(5, 1, 3), 1);
+    add(g, "?\?/ \"odd\"\\ %s\n\t'\x7f*/ \xc3\xa4\xe6\xbc\xa2 7", gckpt_shape1(1), 1);
+    add(g, "bf16", gckpt_shape3(3, 2, 3), 1);
+    add(g, "f16", gckpt_shape2(1, 7), 1);
+    add(g, "i8", gckpt_shape4(2, 1, 3, 5), 1);
+    add(g, "i4", gckpt_shape2(3, 64), 1);
+    add(g, "bias", gckpt_shape1(19), 1);
+    add(g, "drawn", gckpt_shape2(9, 11), 0.5f);
+    if (fill(s, "trained", odd, 15) || fill(s, "flash", odd, 15) || gckpt_store_group(s, "d*", 0.1f, 0.3f) != GCKPT_OK)
+        return 1;
+    gckpt_store_freeze(s, "*", 1);
+    gckpt_store_freeze(s, "*r*n*", 0); /* trained, drawn */
+    gckpt_store_freeze(s, "m*", 0);
+#ifndef FLOATS
+    gckpt_parameter p;
+    static const char *const names[] = { "bf16", "f16", "i8", "i4" };
+    for (int i = 0; i < 4; i++)
+        if (gckpt_store_pack(s, names[i], (gckpt_storage)(i + 1)) != GCKPT_OK ||
+            gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
+            return 1;
+#endif
+    if (argc > 1 && argv[1][0] == 'c') /* "drawn" and others are not made yet */
+        return gckpt_store_c(s, "small", to_stdout, NULL) != GCKPT_OK;
+    for (int i = 0; i < gckpt_store_count(s); i++) {
+        gckpt_parameter made;
+        gckpt_store_get(s, i, &made);
+    }
+    show(s);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return 0;
+}
+#endif

@@ -1,0 +1,3 @@
+/* start.c - the board is that of examples/mcu. */
+#include "cortex_m.c"
+#include "semihosting.c"

@@ -1,0 +1,23 @@
+/* What ESP-IDF does around app_main, on a board of examples/mcu: picolibc's printf goes where that
+ * board's text goes. */
+#include "board.h"
+#include <stdio.h>
+
+void app_main(void);
+
+static int put(char c, FILE *file)
+{
+    const char text[2] = { c, 0 };
+    (void)file;
+    board_text(text);
+    return 0;
+}
+
+static FILE text = FDEV_SETUP_STREAM(put, NULL, NULL, _FDEV_SETUP_WRITE);
+FILE *const stdout = &text;
+
+int main(void)
+{
+    app_main();
+    return 0;
+}
