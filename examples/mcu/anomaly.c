@@ -83,6 +83,7 @@ int main(void)
         const float error = error_of(e, gckpt_id(x), gckpt_id(back.tensor), row);
         worst = error > worst ? error : worst;
     }
+    /* a fifth more than the worst of rows that are well */
     printf("#define MOST_ERROR %.9gf\n", 1.2 * (double)worst);
     return job_print(g, NULL, &desc);
 }
