@@ -203,14 +203,14 @@ static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step
     const int64_t groups = s->z->window.groups;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     for (int64_t g = 0; g < groups; g++) {
-        int64_t at = tap * gc * o + g * go;
+        const int64_t at = tap * gc * o + g * go;
+        const float *from = x + g * (up ? go : gc) * step;
         if (up)
-            gckpti_chains(x + g * go * step, step, w + at, o, gc, go, d + g * gc);
-        for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += o)
-            if (dw)
-                gckpti_link(x[c * step], w + g * go, go, d + at);
-            else
-                gckpti_link(x[c * step], w + at, go, d + g * go);
+            gckpti_chains(from, step, w + at, o, gc, go, d + g * gc);
+        else if (!dw)
+            gckpti_link_rows(from, step, w + at, o, go, gc, d + g * go);
+        for (int64_t c = 0; dw && c < gc; c++)
+            gckpti_link(from[c * step], w + g * go, go, d + at + c * o);
     }
 }
 
