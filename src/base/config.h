@@ -94,6 +94,9 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno")
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) /* its vectors flush subnormals to 0 */
+#pragma GCC optimize("no-tree-vectorize")
+#endif
 #elif defined(_MSC_VER)
 #pragma fp_contract(off)
 #endif

@@ -4,13 +4,16 @@
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
-    for (const float *end = x + n; x < end; x++, d++)
+    for (; n > 0; n--, x++, d++)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
- * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
- * stored. (Seven parameters: three arrays, two steps, two sizes.) */
+/* k links of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Four chains
+ * go side by side, since one alone would wait for each fma to finish; -Os keeps only sums with
+ * names of their own in registers. (Seven parameters: three arrays, two steps, two sizes.) */
+GCKPTI_FN void gckpti_link_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
+                                int64_t n, int64_t k, float *d);
+/* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);

@@ -4,7 +4,7 @@
 /* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
 {
-    for (int half = 16; half; half /= 2)
+    for (int half = 32; half >>= 1;)
         for (int i = 0; i < half; i++)
             lane[i] += lane[i + half];
     return lane[0];
@@ -14,11 +14,11 @@ GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] += x[k + i];
     for (int i = 0; k + i < n; i++)
-        lane[i] += x[k + i];
+        lane[i & 31] += x[k + i];
     return gckpti_lanes_sum(lane);
 }
 
@@ -26,11 +26,11 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
     for (int i = 0; k + i < n; i++)
-        lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+        lane[i & 31] = gckpti_fma(x[k + i], y[k + i], lane[i & 31]);
     return gckpti_lanes_sum(lane);
 }
 
@@ -41,12 +41,12 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     int64_t k = 0;
     for (int i = 0; i < 32; i++)
         lane[i] = -GCKPTI_INFINITY;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
     for (int i = 0; k + i < n; i++)
-        lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
-    for (int half = 16; half; half /= 2)
+        lane[i & 31] = x[k + i] > lane[i & 31] ? x[k + i] : lane[i & 31];
+    for (int half = 32; half >>= 1;)
         for (int i = 0; i < half; i++)
             lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
     return lane[0];

@@ -227,8 +227,9 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            for (int64_t j = from; out && j < n; j++)
-                gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
+            if (out)
+                gckpti_link_rows(p + from, 1, call->in[2].data + tile + from * h->kc, h->kc, d,
+                                 n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)

@@ -196,21 +196,20 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
 
 /* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
  * the channels x of the image or (up) of a place; step 0: x is one 0. */
-static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step, int64_t tap,
-                              const float *w, float *d)
+GCKPTI_APART static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step,
+                                           int64_t tap, const float *w, float *d)
 {
-    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o;
-    const int64_t groups = s->z->window.groups;
+    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    for (int64_t g = 0; g < groups; g++) {
-        int64_t at = tap * gc * o + g * go;
+    w += dw ? 0 : at, d += dw ? at : 0;
+    for (int64_t g = s->z->window.groups; g > 0; g--) {
         if (up)
-            gckpti_chains(x + g * go * step, step, w + at, o, gc, go, d + g * gc);
-        for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += o)
-            if (dw)
-                gckpti_link(x[c * step], w + g * go, go, d + at);
-            else
-                gckpti_link(x[c * step], w + at, go, d + g * go);
+            gckpti_chains(x, step, w, o, gc, go, d);
+        else if (!dw)
+            gckpti_link_rows(x, step, w, o, go, gc, d);
+        for (int64_t c = 0; dw && c < gc; c++)
+            gckpti_link(x[c * step], w, go, d + c * o);
+        x += (up ? go : gc) * step, w += go, d += up ? gc : go;
     }
 }
 

@@ -178,8 +178,8 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t
                 gckpti_start(c, t->n, t->accumulate);
             if (t->b.row != 1)
                 gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
-            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
-                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+            else
+                gckpti_link_rows(a, t->a.step, b, t->b.step, t->n, t->k, c);
         }
 }
 

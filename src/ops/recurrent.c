@@ -285,8 +285,7 @@ static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p,
     gckpti_start(a, s->gates, 0);
     if (from)
         memcpy(a, from, (size_t)s->gates * sizeof *a);
-    for (int64_t k = 0; k < s->units; k++)
-        gckpti_link(state[k], s->wh->data + k * s->gates, s->gates, a);
+    gckpti_link_rows(state, 1, s->wh->data, s->gates, s->gates, s->units, a);
 }
 
 static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,

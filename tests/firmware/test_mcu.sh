@@ -4,12 +4,18 @@
 # build/mcu/tables.md (make mcu).
 # LINKED compiles what only uses the header's public names (make mcu: against build/gradckpt.o).
 #
-#     sh tests/firmware/test_mcu.sh                   all
-#     sh tests/firmware/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
+#     sh tests/firmware/test_mcu.sh                         all
+#     sh tests/firmware/test_mcu.sh run BOARD JOB LEVEL     builds and runs one: build/mcu/BOARD.JOB.out, or
+#                                                           where LEVEL is not Os, build/mcu/BOARD.JOB.LEVEL.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
+level=Os                              # of optimisation; others are tried
+levels="O2 O3"                        # here,
+level_boards="mps2-an386 mps3-an547"  # there,
+level_jobs=${SHOW:+$jobs}             # and with these jobs, all of them for the table
+level_jobs=${level_jobs:-microgpt}
 work=build/mcu
 inference_budget=16384 # bytes of flash on a Cortex-M4F: the whole firmware of a job that trains nothing
 stack_budget=2700 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
@@ -44,9 +50,10 @@ board()                 # board NAME: its core, compiler, QEMU
         cross="$cross -specs=picolibc.specs" qemu="qemu-system-riscv32 -bios none"
         start=riscv flash=0x80000000 ram=0x80100000 ;;
     esac
-    cross="$cross -Os -DGCKPT_SMALL -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
+    cross="$cross -$level -DGCKPT_SMALL -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
         -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
         -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram"
+    [ "$level" != O3 ] || cross="$cross -Wno-maybe-uninitialized" # gcc 12 warns of what is set wherever it is read
     qemu="$qemu -M $1 -nographic -monitor none -serial none -icount shift=0
         -semihosting-config enable=on,target=native"
 }
@@ -65,23 +72,35 @@ build()                 # build JOB RAM OUTPUT options..
     $cross $(without "$work/${job}_plan.h") "$@" -Wl,--defsym=ram_size="$size" "$in/$job.c" $in/semihosting.c $in/$start.c -o "$to"
 }
 
-run()                   # run BOARD JOB
+named()                 # named BOARD JOB LEVEL: its files
 {
+    echo "$1.$2$([ "$3" = Os ] || echo ".$3")"
+}
+
+run()                   # run BOARD JOB LEVEL
+{
+    level=$3
     board "$1"
-    elf=$PWD/$work/$1.$2.elf
-    mkdir -p "$work/$1.$2"
-    build "$2" "$(ram "$2")" "$elf" && lean "$1" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
-    case $2 in
-    power) cut_off ;;
-    stream) timeout 100 $qemu,arg=stream,arg=1 -kernel "$elf" > hung.out 2>&1 && sed 's/^/hung: /' hung.out ;;
+    name=$(named "$1" "$2" "$3")
+    elf=$PWD/$work/$name.elf
+    mkdir -p "$work/$name"
+    build "$2" "$(ram "$2")" "$elf" && lean "$1" && cd "$work/$name" && erased && timeout 200 $qemu -kernel "$elf" || return 1
+    case $2.$level in
+    power.Os) cut_off ;;
+    stream.Os) timeout 100 $qemu,arg=stream,arg=1 -kernel "$elf" > hung.out 2>&1 && sed 's/^/hung: /' hung.out ;;
     esac
 }
 
-lean()                  # lean BOARD: no heap and no stdio in it, and on the M0 nothing that an M0 has not
+# lean BOARD: no heap and no stdio in it; on the M0 nothing that an M0 has not, and on the M55 no arithmetic of its
+# vectors, which flush subnormals to 0
+lean()
 {
     tools=${cross%%gcc *}
-    ! "${tools}nm" "$elf" | grep -E ' _?(malloc|realloc|free|sbrk|fopen|fwrite|write|abort|[a-z]*printf)(_r)?$' &&
-        { [ "$1" != mps2-an385 ] || "${tools}readelf" -A "$elf" | grep -q v6S-M; }
+    ! "${tools}nm" "$elf" | grep -E ' _?(malloc|realloc|free|sbrk|fopen|fwrite|write|abort|[a-z]*printf)(_r)?$' || return 1
+    case $1 in
+    mps2-an385) "${tools}readelf" -A "$elf" | grep -q v6S-M ;;
+    mps3-an547) ! "${tools}objdump" -d "$elf" | grep -E '[.]f32[[:space:]]+q[0-7]' ;;
+    esac
 }
 
 erased()                # flash.bin, all of it
@@ -138,6 +157,29 @@ per_board()             # per_board WHAT TITLE: a table of it
     echo
 }
 
+per_level()             # per_level WHAT TITLE: a table of it
+{
+    printf '\n| %s |' "$2"
+    rule='|---|'
+    for board in $level_boards; do
+        board "$board"
+        for level in Os $levels; do
+            printf ' %s, -%s |' "$core" "$level"
+            rule="$rule--:|"
+        done
+    done
+    printf '\n%s' "$rule"
+    for job in $jobs; do
+        printf '\n| %s |' "$job"
+        for board in $level_boards; do
+            for level in Os $levels; do
+                printf ' %s |' "$(value "$1" "$work/$(named "$board" "$job" "$level").out")"
+            done
+        done
+    done
+    echo
+}
+
 tables()
 {
     printf '\n| job | RAM there | RAM taken | of it stack, at most | loss of the first and the last step | hash, on each board |\n'
@@ -150,11 +192,13 @@ tables()
     per_board stack "bytes of stack"
     per_board flash "bytes of flash"
     per_board instructions "instructions a step"
+    [ -z "$SHOW" ] || per_level instructions "instructions a step, by level"
+    [ -z "$SHOW" ] || per_level flash "bytes of flash, by level"
 }
 
 if [ "$1" = run ]; then
-    out=$PWD/$work/$2.$3.out
-    run "$2" "$3" > "$out" 2>&1 || echo "exit status $?" >> "$out"
+    out=$PWD/$work/$(named "$2" "$3" "$4").out
+    run "$2" "$3" "$4" > "$out" 2>&1 || echo "exit status $?" >> "$out"
     exit 0
 fi
 . tests/checks.sh
@@ -231,21 +275,38 @@ runs_over()             # runs_over BOARD BYTES
     test $? = 98 && grep "the stack has run over" "$work/over.out"
 }
 
-for board in $found; do
-    for job in $jobs; do
-        echo "$board $job"
-    done
-done | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -n 2 sh "$0" run
-
-same()                  # same BOARD JOB: it ran, and what it computed is what the host did
+# BOARD JOB LEVEL, a line each, of the levels that are tried besides
+besides()
 {
-    cat "$work/$1.$2.out"
-    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E "$told" "$work/$1.$2.out" | diff "$work/$2.want" -
+    for board in $level_boards; do
+        case " $found " in *" $board "*) ;; *) continue ;; esac
+        for job in $level_jobs; do
+            for level in $levels; do
+                echo "$board $job $level"
+            done
+        done
+    done
+}
+
+{
+    for board in $found; do
+        for job in $jobs; do
+            echo "$board $job Os"
+        done
+    done
+    besides
+} | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -n 3 sh "$0" run
+
+same()                  # same BOARD JOB LEVEL: it ran, and what it computed is what the host did
+{
+    out=$work/$(named "$1" "$2" "$3").out
+    cat "$out"
+    ! grep -q '^exit status' "$out" && grep -E "$told" "$out" | diff "$work/$2.want" -
 }
 
 for job in $jobs; do
     for board in $found; do
-        check "$board $job" same "$board" "$job"
+        check "$board $job" same "$board" "$job" Os
         stack=$(value stack "$work/$board.$job.out")
         check "$board $job takes ${stack:-?} bytes of stack, $stack_budget at most" \
             test "${stack:-$((stack_budget + 1))}" -le "$stack_budget"
@@ -265,6 +326,23 @@ for job in $jobs; do
         done
     done
 done
+besides > "$work/besides"
+while read -r board job level; do
+    check "$board $job by -$level" same "$board" "$job" "$level"
+done < "$work/besides"
+
+# Vectors of an M55 flush subnormals to 0, so gcc -O3 must not put loops into them.
+keeps_subnormals()
+{
+    level=O3
+    board mps3-an547
+    $cross -Wl,--defsym=ram_size=64K tests/firmware/subnormals.c -I$in $in/semihosting.c $in/$start.c \
+        -o "$work/subnormals.elf" && timeout 100 $qemu -kernel "$PWD/$work/subnormals.elf"
+}
+case " $found " in
+*" mps3-an547 "*) check "mps3-an547 keeps subnormals, by -O3" keeps_subnormals ;;
+esac
+level=Os
 tables > "$work/tables.md"
 if [ -n "$SHOW" ]; then
     cat "$work/tables.md"
