@@ -10,8 +10,8 @@ const MODELS = {
   translator: { number: 3, title: 'encoder-decoder', sizes: [['blocks', 1, 8, 2], ['heads', 1, 16, 4],
     ['width', 8, 512, 64], ['tokens', 2, 256, 32], ['vocabulary', 2, 50257, 256]], rows: 8, fits: s =>
     s.width % s.heads === 0 || 'width must be a multiple of heads' },
-  unet: { number: 4, title: 'U-Net', sizes: [['levels', 1, 4, 3], ['channels', 1, 64, 8], ['image', 8, 256, 32]],
-    rows: 2, fits: s => s.image % 2 ** s.levels === 0 || `image must be a multiple of ${2 ** s.levels}` },
+  unet: { number: 4, title: 'U-Net', sizes: [['levels', 1, 4, 3], ['channels', 1, 64, 8], ['image', 8, 256, 32],
+    ['convolutions', 1, 12, 2]], rows: 2, fits: s => s.image % 2 ** s.levels === 0 || `image must be a multiple of ${2 ** s.levels}` },
 };
 const MODES = { optimal: 5, 'store-all': 1, sqrt: 4, segments: 3, 'memory-poor': 2 };
 const FORWARD = 0, BACKWARD = 1;
