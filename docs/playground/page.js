@@ -338,8 +338,8 @@ function drawFrontier() {
   }
   say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
     + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
-    + `Grey, at the left: ${frontier.proven_bytes < least() ? `too few bytes. Below ${bytes(frontier.proven_bytes)} it is proven that no plan can do; from there to ${
-      bytes(least())}, paler, none was found` : `fewer than ${bytes(least())}, of which it is proven that no plan can do with them`}. `
+    + `Grey, at the left: ${frontier.proven_bytes < least() ? `too few bytes. Below ${apart(frontier.proven_bytes, least())} it is proven that no plan fits; from there to ${
+      apart(least(), frontier.proven_bytes)}, paler, none was found` : `fewer than ${bytes(least())}; it is proven that no plan fits`}. `
     + `Upright line: the budget; dot: the plan shown below.`);
 }
 

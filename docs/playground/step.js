@@ -87,10 +87,9 @@ function drawArena() {
   g.strokeStyle = color('ink');
   g.lineWidth = 1.5 * sharp;
   g.strokeRect(W * state.at / n, 1, Math.max(3, W / n), H - 2);
-  g.lineWidth = 3 * sharp;
-  places.forEach(({ x, y, wide, high }, b) => {
-    if (b !== box && !(box < 0 && isOf(b, chosen))) return;
-    g.strokeRect(x + g.lineWidth / 2, y + g.lineWidth / 2, Math.max(2, wide - g.lineWidth), Math.max(2, high - g.lineWidth));
+  g.lineWidth = 2.5 * sharp;
+  places.forEach(({ x, y, wide, high }, b) => { // around what is pointed at
+    if (b === box || (box < 0 && isOf(b, chosen))) g.strokeRect(x - sharp, y - sharp, wide + 2 * sharp, high + 2 * sharp);
   });
 }
 const isOf = (b, id) => plan.buffers[b][5] <= 2 && (plan.buffers[b][4] === id || holds.some(h => h.id === id && h.spans.some(s => s[2] === b)));

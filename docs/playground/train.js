@@ -300,7 +300,7 @@ function showTraining() {
   }
   tellWords('training-words', [...(gpt ? [['layers', 'blocks'], ['heads'], ['width'], ['context', 'window']] : [['layers'], ['width']]),
     ['examples a step', 'examples']]);
-  $('text-label').hidden = !gpt;
+  $('text-label').hidden = $('a-shows').hidden = $('b-shows').hidden = !gpt;
   $('points-box').hidden = gpt;
   $('unequal').parentElement.hidden = $('fault').parentElement.hidden = !gpt;
   $('text').value = training.text;
