@@ -69,7 +69,7 @@ const short = (text, n) => text.length <= n ? text : `${text.slice(0, n - 1)}…
 function spread(row) {
   for (const p of row) {
     const near = p.reads.filter(r => r.column === p.column && r.x !== undefined);
-    p.wish = near.length ? near.reduce((s, r) => s + r.x, 0) / near.length : p.reads.length && p.reads.every(r => r.column !== p.column) && p.column === 1 && p.loose ? -80 - p.number : 0; // nearer to the other column
+    p.wish = near.length ? near.reduce((s, r) => s + r.x, 0) / near.length : p.reads.length && p.reads.every(r => r.column !== p.column) && p.column === 1 && p.loose ? -100 - p.number / 100 : 0; // nearer to the other column
   }
   row.sort((p, q) => p.wish - q.wish || p.number - q.number);
   let end = -Infinity;

@@ -79,14 +79,14 @@ const tooLarge = error => /memory|can address/.test(error) ? 'Too large for this
 const figure = n => n.toLocaleString('en'); // 1,234,567
 function bytes(n) {
   for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]])
-    if (n >= 0.9995 * size) return `${(Math.round(1000 * n / size) / 1000).toPrecision(3)} ${unit}`;
+    if (n >= 0.9995 * size) return `${(n / size).toPrecision(3)}\u00a0${unit}`;
   return count(n, 'byte');
 }
 // Two numbers of bytes that differ, in words that do.
 const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? count(n, 'byte') : bytes(n);
 const count = (n, what) => `${figure(n)} ${what}${n === 1 ? '' : 's'}`;
 const are = (n, what) => `${count(n, what)} ${n === 1 ? 'is' : 'are'}`;
-const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1 %' : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`;
+const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1\u00a0%' : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)}\u00a0%`;
 // A rounded distance between marks, so that at most n of them are in a span.
 function spacing(wide, n) {
   const power = 10 ** Math.floor(Math.log10(wide / n));

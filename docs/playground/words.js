@@ -41,7 +41,7 @@ const TOUR = [
     them again; the dot shows what that costs in time. The dashed line is proven: below it nobody can come.`,
     () => withBudget(half())],
   ['h-step', 'cells', 'What is computed again', () => `The step runs here, slowly. Striped in pink: a result that had been
-    let go is computed a second time, because the way back has come to it.`,
+    let go is computed a second time, because the way back has come to it. The network and the arena below show the same.`,
     () => withBudget(half(), () => { $('again').click(); go(state.at - 2); play(true, 600); })],
   ['h-train', 'same', 'The result is the same', () => `Two trainings, A with all the bytes it likes, B with fewer and in smaller pieces.
     Look at the hashes after each step: they are equal, so all weights are, to the last bit.`,
