@@ -25,6 +25,19 @@ static const char *numbered(char *name, const char *part, int number)
     return name;
 }
 
+/* "part what", for numbered */
+static const char *joined(char name[40], const char *part, const char *what)
+{
+    size_t n = 0;
+    for (; *part != 0 && n < 20; part++)
+        name[n++] = *part;
+    name[n++] = ' ';
+    for (; *what != 0 && n < 38; what++)
+        name[n++] = *what;
+    name[n] = 0;
+    return name;
+}
+
 static gckpt_tensor *named(gckpt_tensor *x, const char *part, int number)
 {
     char name[48];
@@ -59,11 +72,7 @@ static gckpt_tensor *dense(gckpt_tensor *x, const char *part, int number, int64_
     const gckpt_shape shape = gckpt_shape2(width_of(x), out);
     gckpt_tensor *w = weight(x, part, number, shape, inverse_root(width_of(x)), 0);
     char bias[40];
-    size_t n = 0;
-    for (; part[n] != 0 && n < 26; n++)
-        bias[n] = part[n];
-    memcpy(bias + n, " bias", 6);
-    gckpt_tensor *b = weight(x, bias, number, gckpt_shape1(out), 0, 0);
+    gckpt_tensor *b = weight(x, joined(bias, part, "bias"), number, gckpt_shape1(out), 0, 0);
     return named(gckpt_linear(x, w, b), part, number);
 }
 
@@ -110,12 +119,8 @@ typedef struct {
 /* Each head's queries, or keys, turned by their place in the text. */
 static gckpt_tensor *turned(gckpt_tensor *x, const char *part, const place *at)
 {
-    char name[40] = "rotary ";
-    size_t n = 0;
-    for (; part[n] != 0 && n < 20; n++)
-        name[7 + n] = part[n];
-    name[7 + n] = 0;
-    return named(gckpt_rotary(x, at->heads, 0), name, at->layer);
+    char name[40];
+    return named(gckpt_rotary(x, at->heads, 0), joined(name, "rotary", part), at->layer);
 }
 
 static gckpt_tensor *attend(gckpt_tensor *x, gckpt_tensor *to, const char *q, const char *k,
@@ -202,10 +207,11 @@ static inline gckpt_tensor *convolve(gckpt_tensor *x, const char *part, int firs
                                      int64_t out)
 {
     const gckpt_window same = { .padding = { 1, 1 } };
+    char name[40];
     for (int i = first; i < first + count; i++) {
         gckpt_tensor *w = weight(x, part, i, gckpt_shape4(3, 3, width_of(x), out), 0.1f, 0);
         x = named(gckpt_conv2d(x, w, NULL, &same), part, i);
-        x = named(gckpt_relu(x), "relu", i);
+        x = named(gckpt_relu(x), joined(name, part, "relu"), i);
     }
     return x;
 }

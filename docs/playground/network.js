@@ -43,7 +43,8 @@ function rank(parts) {
 // A U: one column down and one up, of as many rows for each height of the image; the middle below both.
 function rankU(parts) {
   const tall = p => nodes[p.ids[0]][1][1] || Infinity, least = Math.min(...parts.map(tall));
-  const turn = parts.findIndex(p => tall(p) === least), levels = [...new Set(parts.map(tall).filter(h => h !== Infinity))].sort((a, b) => b - a);
+  const turn = parts.findIndex(p => tall(p) === least);
+  const levels = [...new Set(parts.map(tall).filter(h => h !== Infinity))].sort((a, b) => b - a);
   let row = 0;
   const loss = parts.filter(p => tall(p) === Infinity || (nodes[p.ids[0]][0] === 'input' && p.number > 0));
   for (const h of levels) {
@@ -69,7 +70,8 @@ const short = (text, n) => text.length <= n ? text : `${text.slice(0, n - 1)}…
 function spread(row) {
   for (const p of row) {
     const near = p.reads.filter(r => r.column === p.column && r.x !== undefined);
-    p.wish = near.length ? near.reduce((s, r) => s + r.x, 0) / near.length : p.reads.length && p.reads.every(r => r.column !== p.column) && p.column === 1 && p.loose ? -100 - p.number / 100 : 0; // nearer to the other column
+    const other = p.loose && p.column === 1 && p.reads.length > 0 && p.reads.every(r => r.column === 0); // stands nearer to it
+    p.wish = near.length ? near.reduce((s, r) => s + r.x, 0) / near.length : other ? -100 - p.number / 100 : 0;
   }
   row.sort((p, q) => p.wish - q.wish || p.number - q.number);
   let end = -Infinity;
@@ -99,7 +101,8 @@ function place(parts) {
   }
   for (const c of whole) {
     const [a, b] = spans.get(c);
-    for (const p of parts.filter(p => p.column === c)) Object.assign(p, { x: p.x + left - a, gutter: state.model === 'unet' ? 0 : left - 13 });
+    for (const p of parts.filter(p => p.column === c))
+      Object.assign(p, { x: p.x + left - a, gutter: state.model === 'unet' ? 0 : left - 13 });
     const skips = lanes(parts.filter(p => p.column === c), left + b - a + BOX.gap);
     left += b - a + BOX.gap + skips * BOX.lane + (c === whole.at(-1) ? 0 : 26);
   }
@@ -135,8 +138,10 @@ function edge(p, q, here) {
   if (p.column === q.column) // up the second leg of a U
     return `M${x},${y}L${q.x},${top + BOX.high}`;
   const left = q.x - q.wide / 2;
-  if (q.gutter && p.row !== q.row)
-    return `M${side},${y + BOX.high / 2}${turn(q.gutter, q.row < p.row ? -1 : 1)}q0,${q.row < p.row ? -4 : 4} 4,${q.row < p.row ? -4 : 4}H${left}`;
+  if (q.gutter && p.row !== q.row) {
+    const way = q.row < p.row ? -1 : 1;
+    return `M${side},${y + BOX.high / 2}${turn(q.gutter, way)}q0,${4 * way} 4,${4 * way}H${left}`;
+  }
   const half = (left - side) / 2;
   if (half > 0) return `M${side},${y + BOX.high / 2}C${side + half},${y + BOX.high / 2} ${left - half},${middle} ${left},${middle}`;
   return p.row < q.row ? `M${x},${low}C${x},${low + 9} ${q.x},${top - 9} ${q.x},${top}`
@@ -173,7 +178,7 @@ function drawNetwork() {
   for (const p of parts) {
     let x = p.x - p.wide / 2;
     p.ids.forEach((id, i) => {
-      const g = svg('g', { id: `tensor-${id}`, role: 'option', 'aria-selected': 'false', class: nodes[id][0] === 'input' ? 'node input' : 'node none' });
+      const g = svg('g', { id: `tensor-${id}`, role: 'option', 'aria-selected': 'false', class: 'node' });
       g.append(svg('rect', { x, y: p.y, width: p.wides[i], height: BOX.high, rx: 4 }),
         svg('text', { x: x + p.wides[i] / 2, y: p.y + 15, 'text-anchor': 'middle' }, short(p.labels[i], 15)));
       g.onclick = () => choose(id);

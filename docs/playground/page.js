@@ -27,7 +27,8 @@ const PRESETS = {
 // What a preset, or a model's first values, set.
 function preset(key) {
   const own = PRESETS[key] || { model: key, sizes: {} }, m = MODELS[own.model];
-  return { model: own.model, rows: own.rows || m.rows, sizes: { ...Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual])), ...own.sizes } };
+  const sizes = Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual]));
+  return { model: own.model, rows: own.rows || m.rows, sizes: { ...sizes, ...own.sizes } };
 }
 const isPreset = key => ['model', 'rows', 'sizes'].every(k => JSON.stringify(preset(key)[k]) === JSON.stringify(state[k]));
 const MODES = { optimal: 5, 'store-all': 1, sqrt: 4, segments: 3, 'memory-poor': 2 };
@@ -86,7 +87,7 @@ function bytes(n) {
 const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? count(n, 'byte') : bytes(n);
 const count = (n, what) => `${figure(n)} ${what}${n === 1 ? '' : 's'}`;
 const are = (n, what) => `${count(n, what)} ${n === 1 ? 'is' : 'are'}`;
-const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1\u00a0%' : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)}\u00a0%`;
+const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1\u00a0%' : `${(100 * x).toFixed(x && x < 0.0995 ? 1 : 0)}\u00a0%`;
 // A rounded distance between marks, so that at most n of them are in a span.
 function spacing(wide, n) {
   const power = 10 ** Math.floor(Math.log10(wide / n));
@@ -233,7 +234,8 @@ function gotFrontier(answer) {
   const n = frontier.points.length;
   $('tour-begin').disabled = n < 2;
   say('model-says', n === 1 ? `Nothing can be saved here: ${bytes(most())}, whatever is computed again.`
-    : `Any budget from ${bytes(least())} to ${bytes(most())} will do, up to ${percent(saves())} fewer bytes; above that nothing need be computed again.`);
+    : `Any budget from ${bytes(least())} to ${bytes(most())} will do, up to ${percent(saves())} fewer bytes; above that nothing `
+      + `need be computed again.`);
   if (!state.budget) state.budget = Math.round((least() + most()) / 2);
   $('bytes').value = state.budget;
   replan();
@@ -267,14 +269,16 @@ function gotPlan(answer) {
   if (answer.error) {
     plan = null;
     const proven = frontier.proven_bytes;
-    say('says', `${apart(state.budget, least())} ${state.budget === 1 ? 'is' : 'are'} too few: ${apart(least(), state.budget)} are the fewest that a plan was found for`
+    say('says', `${apart(state.budget, least())} ${state.budget === 1 ? 'is' : 'are'} too few: ${
+      apart(least(), state.budget)} are the fewest that a plan was found for`
       + (proven > state.budget ? `, and it is proven that no plan fits.` : `; ${apart(proven, least())} are proven necessary.`), true);
   } else {
     plan = answer;
     const again = plan.instructions.filter(i => i[4]).length;
     const over = plan.bytes > state.budget ? ` More than the budget of ${bytes(state.budget)}.` : '';
     say('says', `${bytes(plan.bytes)}, of them ${bytes(plan.arena)} for the step. ${again === 0 ? 'Nothing is computed again.'
-      : `${again} of ${plan.instructions.length} instructions ${again === 1 ? 'computes' : 'compute'} something again: a step takes ${percent(plan.overhead)} longer.`}${
+      : `${again} of ${plan.instructions.length} instructions ${again === 1 ? 'computes' : 'compute'} something again: a step takes ${
+        percent(plan.overhead)} longer.`}${
       again && state.mode === 'optimal' ? (plan.work <= plan.proven_work * 1.00001 ? ' No schedule in this budget is faster: proven.'
         : ` At best ${percent(1 - plan.proven_work / plan.work)} of the time could still be saved.`) : ''}${over}`, over);
     prepare();
@@ -338,8 +342,9 @@ function drawFrontier() {
   }
   say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
     + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
-    + `Grey, at the left: ${frontier.proven_bytes < least() ? `too few bytes. Below ${apart(frontier.proven_bytes, least())} it is proven that no plan fits; from there to ${
-      apart(least(), frontier.proven_bytes)}, paler, none was found` : `fewer than ${bytes(least())}; it is proven that no plan fits`}. `
+    + `Grey, at the left: ${frontier.proven_bytes < least() ? `too few bytes. Below ${apart(frontier.proven_bytes, least())} it is `
+      + `proven that no plan fits; from there to ${apart(least(), frontier.proven_bytes)}, paler, none was found`
+      : `fewer than ${bytes(least())}; it is proven that no plan fits`}. `
     + `Upright line: the budget; dot: the plan shown below.`);
 }
 

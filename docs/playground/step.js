@@ -44,14 +44,15 @@ const does = ([kind, id, , , again]) => `${kind === FORWARD ? (again ? 'computes
 
 // ---- the arena ----
 const luminance = c => {
-  const [r, g, b] = [1, 3, 5].map(i => parseInt(c.slice(i, i + 2), 16) / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = [1, 3, 5].map(i => parseInt(c.slice(i, i + 2), 16) / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 const onColor = c => luminance(c) > 0.179 ? '#000000' : '#ffffff'; // whichever has more contrast
 // A buffer's name: of the results that it holds one after the other, the one that stays longest.
 function nameOf(b) {
-  const inside = holds.flatMap(h => h.spans.filter(s => s[2] === b).map(s => [s[1] - s[0], h.name])).sort((p, q) => q[0] - p[0]);
-  return inside.length ? inside[0][1] : plan.names[plan.buffers[b][4]];
+  const stays = holds.flatMap(h => h.spans.filter(s => s[2] === b).map(s => [s[1] - s[0], h.name])).sort((p, q) => q[0] - p[0]);
+  return stays.length ? stays[0][1] : plan.names[plan.buffers[b][4]];
 }
 const placeOf = (b, W, H) => {
   const [start, end, offset, size] = plan.buffers[b], n = plan.instructions.length, y = v => H - H * v / (plan.arena || 1);
@@ -92,29 +93,34 @@ function drawArena() {
     if (b === box || (box < 0 && isOf(b, chosen))) g.strokeRect(x - sharp, y - sharp, wide + 2 * sharp, high + 2 * sharp);
   });
 }
-const isOf = (b, id) => plan.buffers[b][5] <= 2 && (plan.buffers[b][4] === id || holds.some(h => h.id === id && h.spans.some(s => s[2] === b)));
+// The results that a buffer holds, one after the other.
+const inside = b => holds.filter(h => h.spans.some(s => s[2] === b));
+const isOf = (b, id) => plan.buffers[b][5] <= 2 && (plan.buffers[b][4] === id || inside(b).some(h => h.id === id));
 
 // ---- what is pointed at: a result in the drawing, or a buffer in the arena ----
 const when = ([from, to]) => from === to ? `at instruction ${from + 1}` : `from instruction ${from + 1} to ${to + 1}`;
+function boxInWords() {
+  const [start, end, offset, size, id, kind] = plan.buffers[box], n = plan.instructions.length, held = inside(box).map(h => h.name);
+  const what = kind === 0 && held.length > 1 ? `${held.join(', then ')} in its place` : nameOf(box);
+  const of = kind < 2 || kind === 5 ? '' : ` ${plan.names[id]}`;
+  const last = end > start && end < n ? `, ${end + 1} ${does(plan.instructions[end])}` : '';
+  return `${what}: ${KINDS[kind]}${of}, ${bytes(size)} at address ${figure(offset)}, ${when([start, Math.min(end, n - 1)])}: `
+    + `instruction ${start + 1} ${does(plan.instructions[start])}${last}.`;
+}
+function resultInWords() {
+  const [op, , reads] = nodes[chosen], name = id => plan.names[id] || nodes[id][0], h = holds.find(h => h.id === chosen);
+  const from = [...new Set(reads.filter(r => !isParam(r)).map(name))], weights = reads.filter(isParam).reduce((s, w) => s + sizeOf(w), 0);
+  return `${name(chosen)}: ${op.replace(/_/g, ' ')}, ${shapeOf(chosen)}${sizeOf(chosen) ? `, ${bytes(sizeOf(chosen))}` : ''}. `
+    + (from.length ? `It reads ${from.join(', ')}. ` : '') + (weights ? `It has ${bytes(weights)} of weights. ` : '')
+    + `${!h ? 'It is given' : h.spans.length ? `It is held ${h.spans.map(when).join(', again ')}` : 'It lies outside the arena'}. `
+    + `Now: ${inWords(chosen, stateOf(chosen))}.`;
+}
 function tellChosen() {
-  let text = 'Point at a box, tap it, or use the arrow keys: what it is will stand here.';
-  if (plan && box >= 0) {
-    const b = plan.buffers[box], [start, end, offset, size, , kind] = b, n = plan.instructions.length;
-    const held = holds.filter(h => h.spans.some(s => s[2] === box)).map(h => h.name);
-    text = `${kind === 0 ? (held.length > 1 ? `${held.join(', then ')} in its place` : nameOf(box)) : `${nameOf(box)}`}: ${KINDS[kind]}${
-      kind < 2 ? '' : kind === 5 ? '' : ` ${plan.names[b[4]]}`}, ${bytes(size)} at address ${figure(offset)}, ${when([start, Math.min(end, n - 1)])}: `
-      + `instruction ${start + 1} ${does(plan.instructions[start])}${end > start && end < n ? `, ${end + 1} ${does(plan.instructions[end])}` : ''}.`;
-  } else if (plan && chosen >= 0) {
-    const reads = nodes[chosen][2], h = holds.find(h => h.id === chosen), weights = reads.filter(isParam);
-    const from = reads.filter(r => !isParam(r)).map(r => plan.names[r] || nodes[r][0]);
-    text = `${plan.names[chosen] || nodes[chosen][0]}: ${nodes[chosen][0].replace(/_/g, ' ')}, ${shapeOf(chosen)}${sizeOf(chosen) ? `, ${bytes(sizeOf(chosen))}` : ''}. ${
-      from.length ? `It reads ${[...new Set(from)].join(', ')}. ` : ''}${weights.length ? `It has ${bytes(weights.reduce((s, w) => s + sizeOf(w), 0))} of weights. ` : ''}${
-      !h ? 'It is given.' : h.spans.length ? `It is held ${h.spans.map(when).join(', again ')}.` : 'It lies outside the arena.'} Now: ${inWords(chosen, stateOf(chosen))}.`;
-  }
-  say('chosen-says', text);
+  say('chosen-says', plan && box >= 0 ? boxInWords() : plan && chosen >= 0 ? resultInWords()
+    : 'Point at a box, tap it, or use the arrow keys: what it is will stand here.');
 }
 function mark() {
-  for (const [id, g] of drawing.boxes) if ((g.getAttribute('aria-selected') === 'true') !== (id === chosen)) g.setAttribute('aria-selected', String(id === chosen));
+  for (const [id, g] of drawing.boxes) g.setAttribute('aria-selected', String(id === chosen));
   if (chosen >= 0 && drawing.boxes.has(chosen)) $('network').setAttribute('aria-activedescendant', `tensor-${chosen}`);
   else $('network').removeAttribute('aria-activedescendant');
   drawArena();
@@ -128,8 +134,7 @@ function choose(id) {
 function chooseBox(b) {
   if (b === box) return;
   box = b;
-  const inside = b < 0 ? [] : holds.filter(h => h.spans.some(s => s[2] === b));
-  chosen = b < 0 ? -1 : inside.length ? inside.at(-1).id : plan.buffers[b][5] <= 2 ? plan.buffers[b][4] : -1;
+  chosen = b < 0 ? -1 : inside(b).length ? inside(b).at(-1).id : plan.buffers[b][5] <= 2 ? plan.buffers[b][4] : -1;
   mark();
 }
 // The buffer at a place of the arena, the nearest within a finger's breadth if there is none.
@@ -144,7 +149,8 @@ function boxAt(e) {
   return best;
 }
 // Buffers in use now, from the lowest address up.
-const inUse = () => plan.buffers.map((b, i) => [b, i]).filter(([b]) => b[0] <= state.at && state.at <= b[1]).sort((p, q) => p[0][2] - q[0][2]).map(p => p[1]);
+const inUse = () => plan.buffers.map((b, i) => [b, i]).filter(([b]) => b[0] <= state.at && state.at <= b[1])
+  .sort((p, q) => p[0][2] - q[0][2]).map(p => p[1]);
 
 function drawStep() {
   const never = !plan || !plan.instructions.some(i => i[4]);
@@ -169,8 +175,8 @@ function drawStep() {
     freed += is.startsWith('freed');
   });
   colourNetwork(stateOf, now[0] === UPDATE ? -1 : now[1]);
-  say('at-says', `${state.at + 1} of ${plan.instructions.length}: ${does(now)}. ${bytes(now[3])} of the arena ${now[3] === 1 ? 'is' : 'are'} in use; `
-    + `${are(held, 'result')} held, ${freed} ${freed === 1 ? 'was' : 'were'} let go.`);
+  say('at-says', `${state.at + 1} of ${plan.instructions.length}: ${does(now)}. `
+    + `${bytes(now[3])} of the arena ${now[3] === 1 ? 'is' : 'are'} in use; ${are(held, 'result')} held, ${freed} ${freed === 1 ? 'was' : 'were'} let go.`);
   tellChosen();
   toAddress();
 }
@@ -208,10 +214,14 @@ $('play').onclick = () => {
 };
 
 // ---- by mouse, finger, keys ----
+function showChosen() {
+  if (drawing.boxes.has(chosen)) intoView(drawing.boxes.get(chosen));
+}
 $('arena').onclick = e => {
   if (!plan) return;
   go(Math.floor(plan.instructions.length * e.offsetX / $('arena').clientWidth));
   chooseBox(boxAt(e));
+  showChosen();
 };
 $('arena').onpointermove = e => plan && e.pointerType === 'mouse' && chooseBox(boxAt(e));
 $('arena').onkeydown = e => {
@@ -220,7 +230,9 @@ $('arena').onkeydown = e => {
   if (step) go(state.at + step);
   else if (up) {
     const used = inUse(), i = used.indexOf(box);
-    if (used.length) chooseBox(i < 0 ? used[up > 0 ? 0 : used.length - 1] : used[Math.min(Math.max(i + up, 0), used.length - 1)]);
+    if (!used.length) return;
+    chooseBox(i < 0 ? used[up > 0 ? 0 : used.length - 1] : used[Math.min(Math.max(i + up, 0), used.length - 1)]);
+    showChosen();
   } else return;
   e.preventDefault();
 };
@@ -230,7 +242,7 @@ $('network').onkeydown = e => {
   const h = holds.find(h => h.id === chosen);
   if (by) {
     choose(all[chosen < 0 ? 0 : Math.min(Math.max(all.indexOf(chosen) + by, 0), all.length - 1)]);
-    intoView(drawing.boxes.get(chosen));
+    showChosen();
   } else if (e.key === 'Enter' && h) go(h.first);
   else return;
   e.preventDefault();
