@@ -251,7 +251,7 @@ async function colours() {
   await open('#model=gpt&at=120');
   for (const mode of ['light', 'dark']) {
     await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: mode }] });
-    await run('new Promise(done => requestAnimationFrame(done))');
+    await until(`color('blue') === getComputedStyle(document.documentElement).getPropertyValue('--blue').trim()`, `the colours of ${mode}`);
     const legends = [['arena', ['blue', 'sky', 'orange', 'red', 'grey', 'wash'], 25, 18], ['states', ['blue', 'green', 'wash'], 25, 12]];
     for (const [legend, names, least, leastSeen] of legends) {
       const is = await run(`${JSON.stringify(names)}.map(color)`);

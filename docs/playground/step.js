@@ -176,7 +176,8 @@ function drawStep() {
   });
   colourNetwork(stateOf, now[0] === UPDATE ? -1 : now[1]);
   say('at-says', `${state.at + 1} of ${plan.instructions.length}: ${does(now)}. `
-    + `${bytes(now[3])} of the arena ${now[3] === 1 ? 'is' : 'are'} in use; ${are(held, 'result')} held, ${freed} ${freed === 1 ? 'was' : 'were'} let go.`);
+    + `${bytes(now[3])} of the arena ${now[3] === 1 ? 'is' : 'are'} in use; `
+    + `${are(held, 'result')} held, ${freed} ${freed === 1 ? 'was' : 'were'} let go.`);
   tellChosen();
   toAddress();
 }
