@@ -63,7 +63,7 @@ function rankU(parts) {
 
 const labelOf = id => BENDS.includes(nodes[id][0]) ? nodes[id][0] : (plan.names[id] || nodes[id][0]).replace(/(decoder |linear_|mean_)/, '')
   .replace('rotary cross', 'rotary').replace(/_/g, ' ');
-// A label of at most n letters: whole words if they fit, the number at its end always.
+// A label of at most n letters.
 const short = (text, n) => text.length <= n ? text : `${text.slice(0, n - 1)}…`;
 
 // From left to right: each as near as can be to the middle of what it reads.

@@ -289,9 +289,10 @@ function gotPlan(answer) {
   drawFrontier();
   drawStep();
   showPart();
+  if (!planned || waiting.has('plan')) return; // it waits for a newer one
   const then = planned;
   planned = null;
-  if (then) then();
+  then();
 }
 function drawFrontier() {
   const box = $('frontier'), H = innerWidth < 600 ? 320 : 260, W = across(box, H), L = 56, R = 12, T = 20, B = 34;
