@@ -1,10 +1,10 @@
 // node tests/playground.mjs PAGE.html TINY [FOLDER]: the playground in a headless Chromium, beside the native program
 // (docs/playground/tiny.c). FOLDER: for screenshots.
 import { spawn, execFileSync } from 'node:child_process';
-import { writeFileSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import { writeFileSync, readFileSync, readdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { resolve, join } from 'node:path';
-import { pathToFileURL } from 'node:url';
+import { resolve, join, dirname } from 'node:path';
+import { pathToFileURL, fileURLToPath } from 'node:url';
 
 const [page, tiny, folder] = process.argv.slice(2);
 const profile = mkdtempSync(join(tmpdir(), 'playground-'));
@@ -33,6 +33,7 @@ const run = async expression => {
   if (r.exceptionDetails) throw new Error(`${expression}: ${r.exceptionDetails.exception?.description}`);
   return r.result.value;
 };
+const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // a function, run there
 const until = async (expression, what) => {
   for (let i = 0; i < 3000; i++) {
     if (await run(expression)) return;
@@ -51,8 +52,12 @@ const shot = async (name, width, height, dark) => {
   await new Promise(done => setTimeout(done, 200));
   const wide = await run('document.documentElement.scrollWidth');
   check(wide <= width, `${name}: ${wide} pixels wide in a window of ${width}`);
+  const all = await inPage(() => [...document.querySelectorAll('main > section *')].filter(e => !e.closest('#network')
+    && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.tagName + e.id).join());
+  check(all === '', `${name}: beyond the right edge: ${all}`);
+  if (!folder) return;
   const { data } = await send('Page.captureScreenshot', { captureBeyondViewport: true });
-  if (folder) writeFileSync(join(folder, `${name}.png`), Buffer.from(data, 'base64'));
+  writeFileSync(join(folder, `${name}.png`), Buffer.from(data, 'base64'));
 };
 
 let passed = 0, failed = 0;
@@ -65,10 +70,220 @@ function check(good, what) {
 async function presets() {
   for (const model of ['gpt', 'chain', 'mlp', 'translator', 'unet']) {
     await open(`#model=${model}`);
+    await drawn(model);
+    const [sizes, words] = await inPage(() => [MODELS[state.model].sizes.map(([n]) => n),
+      [...document.querySelectorAll('#model-words button')].map(b => b.textContent)]);
+    check(sizes.every(n => words.includes(n)) && words.includes('examples a step'), `${model}: its words are ${words}`);
+    check(/names such as/.test(words.at(-1)) && await run(`plan.names.includes(MODELS[state.model].name)`), `${model}: ${words.at(-1)}`);
     const [points, arena, text] = await run('[frontier.points.length, plan.arena, document.getElementById("says").textContent]');
     check(points >= 2 && arena > 0, `${model}: ${points} points, ${arena} bytes`);
     check(/bytes|kB|MB/.test(text), `${model} says: ${text}`);
   }
+}
+
+// The drawing of the network has what the plan computes, each box in its place, coloured as the cells; and what is held lies
+// in the arena: at each instruction each buffer of results holds one result, and each result held is in one.
+async function drawn(what) {
+  check(await inPage(() => plan.instructions.every((now, at) => {
+    const live = plan.buffers.flatMap((b, i) => b[5] === 0 && b[0] <= at && at <= b[1] ? [i] : []);
+    const held = holds.flatMap(h => h.spans.filter(([s, e]) => s <= at && at <= e).map(s => s[2]));
+    return String(held.sort((a, b) => a - b)) === String(live.sort((a, b) => a - b));
+  })), `${what}: what is held is what lies in the arena`);
+  const good = await inPage(() => {
+    const all = [...document.querySelectorAll('#network .node')], [W, H] = $('network-drawing').getAttribute('viewBox').split(' ').slice(2);
+    const rects = all.map(g => g.querySelector('rect').getBBox()), texts = all.map(g => g.querySelector('text').getBBox());
+    const common = (a, b, at, size) => Math.min(a[at] + a[size], b[at] + b[size]) - Math.max(a[at], b[at]);
+    const over = (a, b) => common(a, b, 'x', 'width') > 1 && common(a, b, 'y', 'height') > 1;
+    const within = (a, b) => a.x >= b.x && a.x + a.width <= b.x + b.width;
+    const frame = { x: 0, width: Number(W) }, was = state.at;
+    const coloured = [0, 0.2, 0.45, 0.6, 0.8, 1].every(part => {
+      go(Math.floor(part * (plan.instructions.length - 1)));
+      return holds.every((h, i) => drawing.boxes.get(h.id).getAttribute('class') === `node ${$('cells').children[i].className}`);
+    });
+    go(was);
+    return { all: all.length === holds.length + nodes.filter(n => n[0] === 'input').length,
+      named: all.every(g => g.textContent.length > 0 && /: /.test(g.getAttribute('aria-label'))),
+      within: rects.every((r, i) => within(texts[i], r) && within(r, frame) && r.y + r.height <= H),
+      apart: rects.every((a, i) => rects.every((b, k) => k <= i || !over(a, b))), coloured };
+  });
+  check(Object.values(good).every(Boolean), `${what}, the drawing: ${JSON.stringify(good)}`);
+}
+
+// What is pointed at by mouse, finger or keys is named; the arena's larger boxes have their names in them.
+async function pointed() {
+  await open('#model=chain&layers=6&rows=64&budget=1&mode=memory-poor');
+  const says = () => run(`$('chosen-says').textContent`);
+  check(await run('named') >= 3, `${await run('named')} boxes have their names in them`);
+  await run(`drawing.boxes.get(holds[3].id).dispatchEvent(new MouseEvent('click'))`);
+  check(/^tanh 1: tanh, 64 × 32, 8.19.kB. It reads layer 1. It is held (at|from) instruction .* Now: /.test(await says()),
+    `a box of the drawing: ${await says()}`);
+  for (const [kind, word] of [[0, 'result'], [2, 'gradient']]) { // the largest box of results by the mouse, of gradients by a finger
+    const [x, y, name] = await inPage(kind => {
+      scrollTo(0, $('arena').getBoundingClientRect().top + scrollY - 100);
+      const size = ([from, to, , bytes]) => (to - from + 1) * bytes, at = $('arena').getBoundingClientRect();
+      const largest = plan.buffers.filter(b => b[5] === kind).sort((a, b) => size(b) - size(a))[0], i = plan.buffers.indexOf(largest);
+      const p = placeOf(i, at.width, at.height);
+      return [at.left + p.x + p.wide / 2, at.top + p.y + p.high / 2, nameOf(i)];
+    }, kind);
+    if (kind) {
+      await send('Input.dispatchTouchEvent', { type: 'touchStart', touchPoints: [{ x, y }] });
+      await send('Input.dispatchTouchEvent', { type: 'touchEnd', touchPoints: [] });
+    } else await send('Input.dispatchMouseEvent', { type: 'mouseMoved', x, y });
+    await until(`$('chosen-says').textContent.includes('${word}')`, `${kind ? 'a tap on' : 'pointing at'} ${name}`);
+    check((await says()).includes(name) && /kB at address [\d,]+, (at|from) instruction/.test(await says()),
+      `the arena's box of ${name}: ${await says()}`);
+  }
+  const codes = { Home: 36, Enter: 13, ArrowDown: 40, ArrowUp: 38, ArrowRight: 39 };
+  const press = key => send('Input.dispatchKeyEvent', { type: 'keyDown', key, code: key, windowsVirtualKeyCode: codes[key] });
+  await run(`$('network').focus()`);
+  for (const key of ['Home', 'ArrowDown', 'ArrowDown', 'Enter']) await press(key);
+  check(await inPage(() => chosen === holds[1].id && state.at === holds[1].first
+    && $('network').getAttribute('aria-activedescendant') === `tensor-${chosen}`
+    && document.querySelectorAll('#network [aria-selected=true]').length === 1), 'keys in the drawing');
+  await run(`$('arena').focus()`);
+  for (const key of ['ArrowRight', 'ArrowUp', 'ArrowUp']) await press(key);
+  check(await run('state.at === holds[1].first + 1 && box === inUse()[1]') && / at address /.test(await says()),
+    `keys in the arena: ${await says()}`);
+}
+
+// Lessons' links: each state plans, opens its trainings, and is shown at the part that it is about.
+async function lessons() {
+  const course = join(dirname(fileURLToPath(import.meta.url)), '../docs/course');
+  const links = readdirSync(course).filter(f => /^\d.*\.md$/.test(f)).sort().flatMap(f =>
+    [...readFileSync(join(course, f), 'utf8').matchAll(/playground\.html(#[^)\s]+)\)/g)].map(m => [f, m[1]]));
+  const saved = [];
+  for (const [file, hash] of links) {
+    const given = [...new URLSearchParams(hash.slice(1))], part = given.find(([k]) => k === 'see');
+    await open(hash);
+    await until('state.see === "" && runs.every(r => r.plan)', `${file}: ${hash}`);
+    const [errors, saves, top, kept] = await inPage((given, part) => [
+      [...document.querySelectorAll('.error')].map(e => e.textContent).filter(t => t), saves(),
+      part ? $(`h-${part}`).getBoundingClientRect().top : -1,
+      given.every(([k, v]) => k === 'see' || String(k.startsWith('t-') ? training[k.slice(2)] : state[k] ?? state.sizes[k]
+        ?? (k === 'points' ? v : k.includes('-') ? training[k[0]][k.slice(2)] : training[k])) === v)], given, part?.[1]);
+    check(errors.length === 0, `${file}, ${hash}: ${errors}`);
+    check(kept, `${file}, ${hash}: not what is said`);
+    check(top > -5 && top < 700, `${file}, ${hash}: the part begins at ${top}`);
+    if (!file.startsWith('3')) continue;
+    saved.push(saves);
+    await drawn(hash);
+  }
+  for (let n = 1; n <= 6; n++) check(links.some(([f]) => f.startsWith(n)), `lesson ${n} links the page`);
+  check(saved.filter(s => s > 0.4).length >= 3, `lesson 3: of the bytes can be saved ${saved}`);
+  // the presets named after lesson 3 are what it links
+  const presets = await inPage(() => Object.keys(PRESETS).map(k => ({ ...preset(k).sizes, model: preset(k).model, rows: preset(k).rows })));
+  const third = links.filter(([f]) => f.startsWith('3')).map(([, hash]) => [...new URLSearchParams(hash.slice(1))]);
+  for (const p of presets)
+    check(third.some(of => of.length > 2 && of.every(([k, v]) => k === 'see' || String(p[k]) === v)), `lesson 3 links ${JSON.stringify(p)}`);
+}
+
+// One is, two are; numbers as people write them.
+async function grammar() {
+  const plain = text => text.replace(/\u00a0/g, ' ');
+  const wrong = [/\b1 (results|bytes|steps|points|instructions|examples|\w+ are|are|were)\b/, /\d{5,} (bytes|results|steps)/,
+    /\b[02-9]\d* (result|byte|step|point|instruction) /, /e\+\d|NaN|undefined|\[object| {2}/];
+  for (const hash of ['#model=chain&layers=2&rows=8&width=4', '#model=mlp&layers=1&inputs=1&width=1&classes=2&rows=1&learn=points']) {
+    await open(hash);
+    await until('runs.every(r => r.plan)', hash);
+    const texts = await inPage(() => {
+      const all = new Set(), tell = () => ['model-says', 'says', 'method-says', 'at-says', 'chosen-says', 'frontier-says', 'a-says',
+        'a-again', 'b-again', 'points-says'].forEach(id => all.add($(id).textContent));
+      for (let at = 0; at < plan.instructions.length; at++) {
+        go(at);
+        chooseBox(at % plan.buffers.length);
+        tell();
+        choose(drawing.order[at % drawing.order.length]);
+        tell();
+      }
+      return [...all];
+    });
+    for (const text of texts) check(!wrong.some(w => w.test(plain(text))), `grammar: ${text}`);
+    check(/\b1 result is held/.test(texts.join()) && /[02-9] results are held/.test(texts.join()), `${hash}: one result is, two are`);
+  }
+  for (const [is, text] of Object.entries({ 'bytes(1)': '1 byte', 'bytes(2)': '2 bytes', 'bytes(999)': '999 bytes', 'bytes(999499)': '999 kB',
+    'bytes(999600)': '1.00 MB', 'bytes(1234567)': '1.23 MB', 'apart(1234567, 1234568)': '1,234,567 bytes', 'percent(0.0001)': 'less than 0.1 %',
+    'percent(0.0996)': '10 %', 'percent(0)': '0 %', 'are(1, "result")': '1 result is', 'are(2, "result")': '2 results are',
+    'againInWords({ again: ["a"], results: 3 })': 'Of 3 results 1 is let go and computed again: a.',
+    'againInWords({ again: ["a", "b", "a"], results: 3 })': 'Of 3 results 2 are let go and computed again: a (twice), b.' }))
+    check(plain(await run(is)) === text, `${is} is ${await run(is)}`);
+}
+
+// Colours that stand for different things differ, for those who see some colours alike, too (Machado and others 2009, whole
+// deficiency); text stands out from what is behind it.
+const light = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const SEEN = {
+  all: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  protanopia: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+  deuteranopia: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  tritanopia: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+};
+// Of "#rrggbb", as seen: its place in CIELAB.
+function lab(colour, seen) {
+  const from = [1, 3, 5].map(i => light(parseInt(colour.slice(i, i + 2), 16) / 255));
+  const [r, g, b] = seen.map(row => Math.min(1, Math.max(0, row.reduce((s, w, i) => s + w * from[i], 0))));
+  const [x, y, z] = [(0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047, 0.2126 * r + 0.7152 * g + 0.0722 * b,
+    (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883].map(t => t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116);
+  return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+}
+// All text of the page, [colour, what is behind it, which] of each; of a hatch both colours.
+function textColours() {
+  const all = [], names = getComputedStyle(document.documentElement);
+  const named = n => `rgb(${[1, 3, 5].map(i => parseInt(names.getPropertyValue(`--${n}`).trim().slice(i, i + 2), 16)).join()})`;
+  const behind = e => {
+    const c = getComputedStyle(e).backgroundColor;
+    return c === 'rgba(0, 0, 0, 0)' && e.parentElement ? behind(e.parentElement) : c;
+  };
+  for (const e of document.querySelectorAll('body *'))
+    if (!e.closest('svg') && !e.disabled && e.checkVisibility() && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+      all.push([getComputedStyle(e).color, behind(e), `${e.tagName} ${e.textContent.slice(0, 20)}`]);
+  for (const t of document.querySelectorAll('svg text')) {
+    const box = t.closest('.node') && getComputedStyle(t.previousElementSibling).fill;
+    for (const on of !box ? [behind(t.closest('svg'))] : box.includes('freed') ? [named('paper'), named('line')]
+      : box.includes('again') ? [named('pink'), named('pale')] : [box])
+      all.push([getComputedStyle(t).fill, on, `drawn ${t.textContent}`]);
+  }
+  for (const n of ['blue', 'sky', 'orange', 'red', 'grey'])
+    all.push([onColor(color(n)) === '#000000' ? 'rgb(0,0,0)' : 'rgb(255,255,255)', named(n), `in the arena, on ${n}`]);
+  return all;
+}
+async function colours() {
+  const luminance = rgb => rgb.match(/[\d.]+/g).slice(0, 3).reduce((s, v, i) => s + [0.2126, 0.7152, 0.0722][i] * light(v / 255), 0);
+  await open('#model=gpt&at=120');
+  for (const mode of ['light', 'dark']) {
+    await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: mode }] });
+    await until(`color('blue') === getComputedStyle(document.documentElement).getPropertyValue('--blue').trim()`, `the colours of ${mode}`);
+    const legends = [['arena', ['blue', 'sky', 'orange', 'red', 'grey', 'wash'], 25, 18], ['states', ['blue', 'green', 'wash'], 25, 12]];
+    for (const [legend, names, least, leastSeen] of legends) {
+      const is = await run(`${JSON.stringify(names)}.map(color)`);
+      for (const [who, seen] of Object.entries(SEEN)) is.forEach((a, i) => is.slice(i + 1).forEach((b, k) => {
+        const to = lab(b, seen), apart = Math.hypot(...lab(a, seen).map((v, j) => v - to[j]));
+        check(apart >= (who === 'all' ? least : leastSeen),
+          `${mode}, ${legend}: ${names[i]} and ${names[i + 1 + k]} are alike (${who}): ${apart.toFixed(0)}`);
+      }));
+    }
+    const low = (await inPage(textColours)).map(([a, b, what]) => {
+      const [dark, bright] = [luminance(a), luminance(b)].sort((p, q) => p - q);
+      return [(bright + 0.05) / (dark + 0.05), what];
+    }).filter(([ratio]) => !(ratio >= 4.5));
+    check(low.length === 0, `${mode}: text that hardly stands out: ${low.map(([r, what]) => `${what} (${r.toFixed(1)})`)}`);
+  }
+}
+
+// The grey region says what it is, in the drawing and below it; both of its parts where they differ.
+async function grey() {
+  for (const [width, hash] of [[320, '#model=chain'], [1280, '#model=gpt']]) {
+    await send('Emulation.setDeviceMetricsOverride', { width, height: 800, deviceScaleFactor: 1, mobile: width < 600 });
+    await open(hash);
+    const [text, says, within, between] = await inPage(() => {
+      const text = document.querySelector('#frontier .grey-says'), t = text.getBoundingClientRect(), box = $('frontier').getBoundingClientRect();
+      return [text.textContent, $('frontier-says').textContent,
+        t.left >= box.left && t.right <= box.right && t.top >= box.top && t.bottom <= box.bottom,
+        frontier.proven_bytes < frontier.points[0].bytes];
+    });
+    check(text === 'no plan fits' && within, `${width}, the grey region: ${text}, ${within}`);
+    check(/Grey, at the left: .*proven that no plan fits/.test(says) && /none was found/.test(says) === between, `${width}: ${says}`);
+  }
+  await send('Emulation.clearDeviceMetricsOverride');
 }
 
 async function slider() {
@@ -118,6 +333,10 @@ async function explains() {
   }
   check(await run(`document.getElementById('tour').hidden`), 'the tour ends');
   await run('learn(false)');
+  await run(`['tour-begin', 'tour-next', 'tour-next'].forEach(id => $(id).click())`); // faster than plans come
+  await until('playing && plan.instructions.some(i => i[4])', 'the third part at once');
+  check(await inPage(() => state.at + 3 >= plan.instructions.findIndex(i => i[4])), `the third part begins at ${await run('state.at')}`);
+  await run(`$('tour-end').click()`);
   await run(`(() => { const mode = document.getElementById('mode'); mode.value = 2; mode.onchange(); })()`);
   await until(`/does not look at the budget/.test(document.getElementById('method-says').textContent)`, 'a method says so');
   await run(`document.getElementById('fault').click()`);
@@ -184,6 +403,9 @@ async function training() {
   check(a === b && /equal/.test(says), `GPT: ${a}, ${b}: ${says}`);
   [a, b, says] = await trains('#learn=points', 6, 'points');
   check(a === b && /equal/.test(says), `points: ${a}, ${b}: ${says}`);
+  const [again, tells, other] = await run(`[runs[1].plan.again, $('b-again').textContent, $('a-again').textContent]`);
+  check(again.length > 0 && again.every(name => tells.includes(name)) && /computed again/.test(tells) && /stay/.test(other),
+    `points: B computes again ${again}: ${tells}`);
   [a, b] = await trains('#learn=gpt&unequal=1', 3, 'unequal lengths');
   check(a === b, `unequal lengths: ${a}, ${b}`);
   [a, b, says] = await trains('#learn=gpt&unequal=1&fault=1', 3, 'the fault');
@@ -198,6 +420,11 @@ try {
   for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`);
   check(statSync(page).size < 1.5e6, 'the page has less than 1.5 MB');
   await presets();
+  await pointed();
+  await lessons();
+  await grammar();
+  await colours();
+  await grey();
   await slider();
   await address();
   await training();
@@ -206,8 +433,10 @@ try {
   await races();
   await open('#model=gpt&at=80');
   await run('(async () => { for (let i = 0; i < 11; i++) await steps(); })()');
-  await shot('wide', 1200, 900, false);
-  await shot('phone', 390, 800, true);
+  for (const width of [320, 390, 1280])
+    for (const dark of [false, true]) await shot(`${width}-${dark ? 'dark' : 'light'}`, width, 800, dark);
+  await run('document.querySelectorAll("button.word").forEach(b => b.click())');
+  await shot('320-words', 320, 800, false);
   for (const fault of faults) check(false, `console: ${fault}`);
   status = failed > 0 ? 1 : 0;
 } catch (error) {

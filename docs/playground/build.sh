@@ -2,6 +2,7 @@
 # build.sh OUT: the playground as one HTML file. Needs clang and wasm-ld.
 set -e
 case $1 in /*) out=$1 ;; *) out=$PWD/$1 ;; esac
+mkdir -p "$(dirname "$out")"
 cd "$(dirname "$0")"
 wasm=$(mktemp)
 trap 'rm -f "$wasm"' EXIT

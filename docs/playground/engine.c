@@ -189,6 +189,17 @@ static void put_member(text *t, const char *name, uint64_t n)
     put(t, ",");
 }
 
+/* [n,n,..], behind a comma but for the first of all. */
+static void put_list(text *t, int first, const uint64_t *numbers, int count)
+{
+    put(t, first ? "[" : ",[");
+    for (int i = 0; i < count; i++) {
+        put(t, i > 0 ? "," : "");
+        put_number(t, numbers[i]);
+    }
+    put(t, "]");
+}
+
 /* {"error":..}, what an object says is wrong. */
 static const char *complain(text *t, const char *what)
 {
@@ -208,7 +219,7 @@ static struct {
     gckpt_graph *graph;
     gckpt_term term;
     gckpt_frontier *frontier;
-    text model, points, plan;
+    text model, points, plan, printed;
 } now;
 
 static gckpt_plan_desc wanted(int mode, double budget)
@@ -227,7 +238,28 @@ static void close_model(void)
     now.frontier = NULL, now.graph = NULL, now.store = NULL;
 }
 
-/* Builds a model: how many parameters and tensors it has, or what is wrong. */
+/* The tensors of a graph, up to its loss: ["op",[shape],[those it reads]] of each. */
+static void put_nodes(text *t, const gckpt_graph *g, int last)
+{
+    put(t, "\"nodes\":[");
+    for (int id = 0; id <= last; id++) {
+        gckpt_node n;
+        uint64_t shape[8], reads[GCKPT_MAX_INPUTS];
+        gckpt_graph_node(g, id, &n);
+        for (int i = 0; i < n.shape.n; i++)
+            shape[i] = (uint64_t)n.shape.d[i];
+        for (int i = 0; i < n.inputs; i++)
+            reads[i] = (uint64_t)n.input[i];
+        put(t, id > 0 ? ",[" : "[");
+        put_name(t, n.op);
+        put_list(t, 0, shape, n.shape.n);
+        put_list(t, 0, reads, n.inputs);
+        put(t, "]");
+    }
+    put(t, "]");
+}
+
+/* Builds a model: how many parameters and which tensors it has, or what is wrong. */
 const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int e, int rows)
 {
     const gckpt_store_desc store = { .memory = memory, .seed = 1 };
@@ -247,8 +279,7 @@ const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int 
         return complain(t, gckpt_error_text(now.graph));
     put(t, "{");
     put_member(t, "parameters", (uint64_t)gckpt_store_count(now.store));
-    put_member(t, "ops", (uint64_t)gckpt_id(now.term.loss) + 1);
-    t->length--;
+    put_nodes(t, now.graph, gckpt_id(now.term.loss));
     put(t, "}");
     return end(t);
 }
@@ -269,28 +300,51 @@ const char *EXPORT(playground_frontier)(void)
     return end(t);
 }
 
-/* [n,n,..], behind a comma but for the first of all. */
-static void put_list(text *t, int first, const uint64_t *numbers, int count)
+/* Where the forward that a line of the printed plan shows writes to ("... at 4096, 65536 live"),
+ * plus 1; 0: nowhere in the arena, or it is no forward. *at moves to the next line. */
+static uint64_t written(const char **at)
 {
-    put(t, first ? "[" : ",[");
-    for (int i = 0; i < count; i++) {
-        put(t, i > 0 ? "," : "");
-        put_number(t, numbers[i]);
+    const char *s = *at, *number = NULL;
+    int forward = 0;
+    for (; *s != 0 && *s != '\n'; s++) {
+        if (*s == '\t')
+            forward = strncmp(s + 1, "forward", 7) == 0;
+        else if (strncmp(s, " at ", 4) == 0)
+            number = s + 4;
     }
-    put(t, "]");
+    *at = *s == 0 ? s : s + 1;
+    if (!forward || number == NULL)
+        return 0;
+    uint64_t n = 0;
+    for (; *number >= '0' && *number <= '9'; number++)
+        n = 10 * n + (uint64_t)(*number - '0');
+    return n + 1;
+}
+
+/* The first line of the printed plan that is an instruction's. */
+static const char *first_line(const char *s)
+{
+    while (*s != 0 && (*s < '0' || *s > '9')) {
+        const char *end_of_line = strchr(s, '\n');
+        s = end_of_line == NULL ? s + strlen(s) : end_of_line + 1;
+    }
+    return s;
 }
 
 static void put_instructions(text *t, const gckpt_plan *p)
 {
+    empty(&now.printed);
+    gckpt_plan_print(p, put_bytes, &now.printed);
+    const char *line = now.printed.failed ? "" : first_line(now.printed.at);
     put(t, "\"instructions\":[");
     for (int i = 0; i < gckpt_plan_length(p); i++) {
         gckpt_instruction at;
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
         gckpt_plan_usage(p, i, &use);
-        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.work, use.live,
-                                 use.again != 0 };
-        put_list(t, i == 0, all, 5);
+        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.work,
+                                 use.live,          use.again != 0,  written(&line) };
+        put_list(t, i == 0, all, 6);
     }
     put(t, "],\"buffers\":[");
     for (int i = 0; i < gckpt_plan_buffers(p); i++) {
@@ -356,6 +410,29 @@ unsigned char *EXPORT(playground_text)(int size)
     return run.text;
 }
 
+/* "again":[names of what the plan computes again], of "results" that it computes at all. */
+static void put_again(text *t, const gckpt_plan *p)
+{
+    int results = 0, first = 1;
+    put(t, ",\"again\":[");
+    for (int i = 0; i < gckpt_plan_length(p); i++) {
+        gckpt_instruction at;
+        gckpt_usage use;
+        gckpt_plan_get(p, i, &at);
+        gckpt_plan_usage(p, i, &use);
+        if (at.kind != GCKPT_FORWARD)
+            continue;
+        if (use.again) {
+            put(t, first ? "" : ",");
+            put_name(t, gckpt_plan_name(p, at.id));
+            first = 0;
+        } else
+            results++;
+    }
+    put(t, "],\"results\":");
+    put_number(t, (uint64_t)results);
+}
+
 /* Begins; the options are those of tiny_options, in their order. */
 const char *EXPORT(playground_open)(int points, int layers, int heads, int width, int context,
                                     int rows, int micro, int mode, double budget, int unequal,
@@ -377,6 +454,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     put_name(t, gckpt_mode_name(gckpt_plan_mode(run.tiny.plan)));
     put(t, ",\"overhead\":");
     put_fraction(t, gckpt_plan_overhead(run.tiny.plan));
+    put_again(t, run.tiny.plan);
     put(t, "}");
     return end(t);
 }

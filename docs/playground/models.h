@@ -25,6 +25,19 @@ static const char *numbered(char *name, const char *part, int number)
     return name;
 }
 
+/* "part what", for numbered */
+static const char *joined(char name[40], const char *part, const char *what)
+{
+    size_t n = 0;
+    for (; *part != 0 && n < 20; part++)
+        name[n++] = *part;
+    name[n++] = ' ';
+    for (; *what != 0 && n < 38; what++)
+        name[n++] = *what;
+    name[n] = 0;
+    return name;
+}
+
 static gckpt_tensor *named(gckpt_tensor *x, const char *part, int number)
 {
     char name[48];
@@ -59,11 +72,7 @@ static gckpt_tensor *dense(gckpt_tensor *x, const char *part, int number, int64_
     const gckpt_shape shape = gckpt_shape2(width_of(x), out);
     gckpt_tensor *w = weight(x, part, number, shape, inverse_root(width_of(x)), 0);
     char bias[40];
-    size_t n = 0;
-    for (; part[n] != 0 && n < 26; n++)
-        bias[n] = part[n];
-    memcpy(bias + n, " bias", 6);
-    gckpt_tensor *b = weight(x, bias, number, gckpt_shape1(out), 0, 0);
+    gckpt_tensor *b = weight(x, joined(bias, part, "bias"), number, gckpt_shape1(out), 0, 0);
     return named(gckpt_linear(x, w, b), part, number);
 }
 
@@ -84,7 +93,7 @@ static inline gckpt_tensor *chain(gckpt_graph *g, const sizes *s)
         if (i % 6 == 5 || i + 1 == s->size[0])
             gckpt_segment_end(g);
     }
-    return gckpt_sum_loss(gckpt_mul(x, x));
+    return gckpt_name(gckpt_sum_loss(gckpt_name(gckpt_mul(x, x), "square")), "loss");
 }
 
 /* (rows,inputs) -> (rows,classes). size: inputs, hidden layers, width, classes */
@@ -107,12 +116,19 @@ typedef struct {
     gckpt_tensor *other; /* what is attended to, too */
 } place;
 
+/* Each head's queries, or keys, turned by their place in the text. */
+static gckpt_tensor *turned(gckpt_tensor *x, const char *part, const place *at)
+{
+    char name[40];
+    return named(gckpt_rotary(x, at->heads, 0), joined(name, "rotary", part), at->layer);
+}
+
 static gckpt_tensor *attend(gckpt_tensor *x, gckpt_tensor *to, const char *q, const char *k,
                             const char *v, const char *out, const place *at)
 {
     const int64_t c = width_of(x);
-    gckpt_tensor *queries = gckpt_rotary(dense(x, q, at->layer, c), at->heads, 0);
-    gckpt_tensor *keys = gckpt_rotary(dense(to, k, at->layer, c), at->heads, 0);
+    gckpt_tensor *queries = turned(dense(x, q, at->layer, c), q, at);
+    gckpt_tensor *keys = turned(dense(to, k, at->layer, c), k, at);
     gckpt_tensor *a =
         gckpt_attention(queries, keys, dense(to, v, at->layer, c), at->heads, at->causal);
     return dense(named(a, "attention", at->layer), out, at->layer, c);
@@ -123,19 +139,21 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     const place *at = (const place *)user;
     const int decodes = at->other != NULL, i = at->layer;
     gckpt_tensor *a = norm(x, decodes ? "decoder norm" : "norm", i);
-    x = gckpt_add(x, decodes
-                         ? attend(a, a, "decoder q", "decoder k", "decoder v", "decoder out", at)
-                         : attend(a, a, "q", "k", "v", "out", at));
+    a = decodes ? attend(a, a, "decoder q", "decoder k", "decoder v", "decoder out", at)
+                : attend(a, a, "q", "k", "v", "out", at);
+    x = named(gckpt_add(x, a), decodes ? "decoder add" : "add", i);
     if (decodes) {
         place all = *at;
         all.causal = 0;
-        x = gckpt_add(x, attend(norm(x, "cross norm", i), at->other, "cross q", "cross k",
-                                "cross v", "cross out", &all));
+        a = attend(norm(x, "cross norm", i), at->other, "cross q", "cross k", "cross v",
+                   "cross out", &all);
+        x = named(gckpt_add(x, a), "cross add", i);
     }
     a = norm(x, decodes ? "decoder norm2" : "norm2", i);
     a = gckpt_gelu(dense(a, decodes ? "decoder up" : "up", i, 4 * width_of(x)));
-    a = dense(named(a, "gelu", i), decodes ? "decoder down" : "down", i, width_of(x));
-    return named(gckpt_add(x, a), "sum", i);
+    a = named(a, decodes ? "decoder gelu" : "gelu", i);
+    a = dense(a, decodes ? "decoder down" : "down", i, width_of(x));
+    return named(gckpt_add(x, a), decodes ? "decoder sum" : "sum", i);
 }
 
 static gckpt_tensor *blocks(gckpt_tensor *x, int layers, place at)
@@ -184,31 +202,38 @@ static inline gckpt_tensor *encoder_decoder(gckpt_graph *g, const sizes *s)
                                gckpt_input(g, "next", GCKPT_I32, gckpt_shape2(s->rows, t)));
 }
 
-static inline gckpt_tensor *convolve(gckpt_tensor *x, const char *part, int number, int64_t out)
+/* So many convolutions of 3 x 3, one behind the other, with out channels. */
+static inline gckpt_tensor *convolve(gckpt_tensor *x, const char *part, int first, int count,
+                                     int64_t out)
 {
     const gckpt_window same = { .padding = { 1, 1 } };
-    gckpt_tensor *w = weight(x, part, number, gckpt_shape4(3, 3, width_of(x), out), 0.1f, 0);
-    return named(gckpt_relu(gckpt_conv2d(x, w, NULL, &same)), part, number);
+    char name[40];
+    for (int i = first; i < first + count; i++) {
+        gckpt_tensor *w = weight(x, part, i, gckpt_shape4(3, 3, width_of(x), out), 0.1f, 0);
+        x = named(gckpt_conv2d(x, w, NULL, &same), part, i);
+        x = named(gckpt_relu(x), joined(name, part, "relu"), i);
+    }
+    return x;
 }
 
-/* size: levels, channels of the first, rows and columns of the image */
+/* size: levels, channels of the first, rows and columns of the image, convolutions of a level */
 static inline gckpt_tensor *u_net(gckpt_graph *g, const sizes *s)
 {
     const gckpt_window half = { .size = { 2, 2 } }, twice = { .stride = { 2, 2 } };
-    const int levels = s->size[0], edge = s->size[2];
+    const int levels = s->size[0], edge = s->size[2], n = s->size[3];
     const gckpt_shape image = gckpt_shape4(s->rows, edge, edge, 1);
     gckpt_tensor *x = gckpt_input(g, "image", GCKPT_F32, image), *skip[8];
     int64_t c = s->size[1];
     for (int i = 0; i < levels; i++, c *= 2) {
-        skip[i] = convolve(convolve(x, "down", 2 * i, c), "down", 2 * i + 1, c);
-        x = gckpt_max_pool(skip[i], &half);
+        skip[i] = convolve(x, "down", n * i, n, c);
+        x = named(gckpt_max_pool(skip[i], &half), "pool", i);
     }
-    x = convolve(convolve(x, "middle", 0, c), "middle", 1, c);
+    x = convolve(x, "middle", 0, n, c);
     for (int i = levels - 1; i >= 0; i--, c /= 2) {
         gckpt_tensor *w = weight(x, "wider", i, gckpt_shape4(2, 2, c / 2, c), 0.1f, 0);
-        gckpt_tensor *both[2] = { skip[i], gckpt_conv2d_transposed(x, w, NULL, &twice) };
-        x = gckpt_concat(both, 2, 3);
-        x = convolve(convolve(x, "up", 2 * i, c / 2), "up", 2 * i + 1, c / 2);
+        x = named(gckpt_conv2d_transposed(x, w, NULL, &twice), "wider", i);
+        gckpt_tensor *both[2] = { skip[i], x };
+        x = convolve(named(gckpt_concat(both, 2, 3), "both", i), "up", n * i, n, c / 2);
     }
     x = dense(x, "guess", 0, 1);
     return gckpt_mean_squared_error(x, gckpt_input(g, "mask", GCKPT_F32, image));

@@ -1,20 +1,38 @@
 'use strict';
-// What can be chosen: sizes as engine.c has them, with their least, greatest and first value.
+// What can be chosen: sizes as engine.c has them, with their least, greatest and first value; what a name of a result means.
 const MODELS = {
   gpt: { number: 2, title: 'GPT', sizes: [['blocks', 1, 24, 4], ['heads', 1, 16, 4], ['width', 8, 1024, 64],
     ['tokens', 2, 1024, 64], ['vocabulary', 2, 50257, 256]], rows: 4, fits: s => s.width % s.heads === 0
-    || 'width must be a multiple of heads' },
-  chain: { number: 0, title: 'chain of layers', sizes: [['layers', 1, 100, 24], ['width', 1, 1024, 32]], rows: 1024 },
+    || 'width must be a multiple of heads', name: 'norm2 1', means: 'the second norm of block 1. (A norm scales the numbers of '
+    + 'a token to one size; q, k and v are what attention compares and takes, rotary turns them by their place.)' },
+  chain: { number: 0, title: 'chain of layers', sizes: [['layers', 1, 100, 24], ['width', 1, 1024, 32]], rows: 1024,
+    name: 'tanh 3', means: 'what layer 3 computed, bent by tanh' },
   mlp: { number: 1, title: 'MLP', sizes: [['inputs', 1, 4096, 64], ['layers', 1, 60, 8], ['width', 1, 1024, 64],
-    ['classes', 2, 1000, 10]], rows: 512 },
+    ['classes', 2, 1000, 10]], rows: 512, name: 'hidden 2', means: 'the sums of hidden layer 2, before tanh 2 bends them' },
   translator: { number: 3, title: 'encoder-decoder', sizes: [['blocks', 1, 8, 2], ['heads', 1, 16, 4],
     ['width', 8, 512, 64], ['tokens', 2, 256, 32], ['vocabulary', 2, 50257, 256]], rows: 8, fits: s =>
-    s.width % s.heads === 0 || 'width must be a multiple of heads' },
-  unet: { number: 4, title: 'U-Net', sizes: [['levels', 1, 4, 3], ['channels', 1, 64, 8], ['image', 8, 256, 32]],
-    rows: 2, fits: s => s.image % 2 ** s.levels === 0 || `image must be a multiple of ${2 ** s.levels}` },
+    s.width % s.heads === 0 || 'width must be a multiple of heads', name: 'cross q 1', means: 'what block 1 of the decoder asks '
+    + 'the encoder for (its queries)' },
+  unet: { number: 4, title: 'U-Net', sizes: [['levels', 1, 4, 3], ['channels', 1, 64, 8], ['image', 8, 256, 32],
+    ['convolutions', 1, 12, 2]], rows: 2, fits: s => s.image % 2 ** s.levels === 0
+    || `image must be a multiple of ${2 ** s.levels}`, name: 'both 0', means: 'what level 0 keeps from the way down, beside what '
+    + 'comes up to it' },
 };
+// Networks of these models that can save much: lesson 3 of the course.
+const PRESETS = {
+  'deep-chain': { model: 'chain', title: 'deep chain (lesson 3)', sizes: { layers: 36 } },
+  'deep-gpt': { model: 'gpt', title: 'deep GPT (lesson 3)', sizes: { blocks: 8 }, rows: 8 },
+  'large-unet': { model: 'unet', title: 'U-Net, large images (lesson 3)', sizes: { image: 128, convolutions: 4 } },
+};
+// What a preset, or a model's first values, set.
+function preset(key) {
+  const own = PRESETS[key] || { model: key, sizes: {} }, m = MODELS[own.model];
+  const sizes = Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual]));
+  return { model: own.model, rows: own.rows || m.rows, sizes: { ...sizes, ...own.sizes } };
+}
+const isPreset = key => ['model', 'rows', 'sizes'].every(k => JSON.stringify(preset(key)[k]) === JSON.stringify(state[k]));
 const MODES = { optimal: 5, 'store-all': 1, sqrt: 4, segments: 3, 'memory-poor': 2 };
-const FORWARD = 0, BACKWARD = 1;
+const FORWARD = 0, BACKWARD = 1, UPDATE = 2;
 const $ = id => document.getElementById(id);
 const state = { model: 'gpt', sizes: {}, rows: 0, budget: 0, mode: 'optimal', at: 0 };
 let frontier = null, plan = null, holds = null, playing = 0;
@@ -59,15 +77,17 @@ function ask(call, of, done) {
 
 // ---- words ----
 const tooLarge = error => /memory|can address/.test(error) ? 'Too large for this page: its memory ends at 2 GB. Natively there is no such limit.' : error;
+const figure = n => n.toLocaleString('en'); // 1,234,567
 function bytes(n) {
   for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]])
-    if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
+    if (n >= 0.9995 * size) return `${(n / size).toPrecision(3)}\u00a0${unit}`;
   return count(n, 'byte');
 }
 // Two numbers of bytes that differ, in words that do.
-const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? `${n} bytes` : bytes(n);
-const count = (n, what) => `${n} ${what}${n === 1 ? '' : 's'}`;
-const percent = x => `${(100 * x).toFixed(x < 0.1 ? 1 : 0)} %`;
+const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? count(n, 'byte') : bytes(n);
+const count = (n, what) => `${figure(n)} ${what}${n === 1 ? '' : 's'}`;
+const are = (n, what) => `${count(n, what)} ${n === 1 ? 'is' : 'are'}`;
+const percent = x => x > 0 && x < 0.0005 ? 'less than 0.1\u00a0%' : `${(100 * x).toFixed(x && x < 0.0995 ? 1 : 0)}\u00a0%`;
 // A rounded distance between marks, so that at most n of them are in a span.
 function spacing(wide, n) {
   const power = 10 ** Math.floor(Math.log10(wide / n));
@@ -86,7 +106,7 @@ function svg(tag, attributes, text) {
 }
 // The width of a drawing in pixels, so that its text keeps its size.
 function across(box, height) {
-  const wide = Math.max(300, Math.round(box.clientWidth));
+  const wide = Math.max(240, Math.round(box.clientWidth));
   box.setAttribute('viewBox', `0 0 ${wide} ${height}`);
   return wide;
 }
@@ -104,6 +124,7 @@ function toAddress() {
 }
 function writeAddress() {
   const p = new URLSearchParams(location.hash.slice(1));
+  p.delete('see');
   for (const { sizes } of Object.values(MODELS)) for (const [name] of sizes) p.delete(name);
   for (const [name, n] of Object.entries({ model: state.model, ...state.sizes, rows: state.rows, mode: state.mode,
     budget: state.budget, at: state.at }))
@@ -125,6 +146,12 @@ function fromAddress() {
   state.mode = Object.hasOwn(MODES, p.get('mode')) ? p.get('mode') : 'optimal';
   state.budget = whole(p, 'budget', 0, 4e9, 0);
   state.at = whole(p, 'at', 0, 1e6, 0);
+  state.see = ['budget', 'step', 'train'].includes(p.get('see')) ? p.get('see') : '';
+}
+// A link may say which part it is about: shown once its plan is there.
+function showPart() {
+  if (state.see) $(`h-${state.see}`).scrollIntoView();
+  state.see = '';
 }
 
 // ---- 1. the network ----
@@ -138,14 +165,13 @@ function showModel() {
   const m = MODELS[state.model], form = $('model');
   form.replaceChildren();
   const select = document.createElement('select');
-  for (const [key, { title }] of Object.entries(MODELS)) select.add(new Option(title, key, false, key === state.model));
+  const now = Object.keys(PRESETS).find(isPreset) || state.model;
+  for (const [key, { title }] of Object.entries({ ...MODELS, ...PRESETS })) select.add(new Option(title, key, false, key === now));
   select.id = 'preset';
   select.onchange = () => {
-    const m = MODELS[select.value];
     writeAddress();
     history.pushState(null, '', location.href); // so that Back returns to the network before
-    Object.assign(state, { model: select.value, rows: m.rows, budget: 0, at: 0,
-      sizes: Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual])) });
+    Object.assign(state, preset(select.value), { budget: 0, at: 0 });
     showModel();
     $('preset').focus();
     build();
@@ -159,12 +185,15 @@ function showModel() {
       input.value = Math.min(Math.max(n || least, least), most);
       set(Number(input.value));
       state.budget = state.at = 0;
+      $('preset').value = Object.keys(PRESETS).find(isPreset) || state.model;
       build();
     };
     field(form, name, input, 'size');
   };
   for (const [name, least, most] of m.sizes) number(name, least, most, state.sizes[name], n => { state.sizes[name] = n; });
   number('examples a step', 1, 65536, state.rows, n => { state.rows = n; });
+  tellWords('model-words', [...m.sizes.map(([n]) => [n]), ['examples a step', 'examples'],
+    [`names such as ${m.name}`, 'names', `Each result has the name of its layer and a number: ${m.name} is ${m.means}.`]]);
 }
 $('model').onsubmit = e => e.preventDefault();
 
@@ -185,12 +214,16 @@ function build() {
   say('model-says', 'Looking at all budgets ...');
   ask('model', [m.number, ...five, state.rows], answer => {
     if (answer.error) say('model-says', tooLarge(answer.error), true);
-    else ask('frontier', [], gotFrontier);
+    else {
+      nodes = answer.nodes;
+      ask('frontier', [], gotFrontier);
+    }
   });
 }
 
 // ---- 2. what every budget costs ----
 const least = () => frontier.points[0].bytes, most = () => frontier.points[frontier.points.length - 1].bytes;
+const saves = () => 1 - least() / most();
 function gotFrontier(answer) {
   if (answer.error) {
     say('model-says', tooLarge(answer.error), true);
@@ -201,7 +234,8 @@ function gotFrontier(answer) {
   const n = frontier.points.length;
   $('tour-begin').disabled = n < 2;
   say('model-says', n === 1 ? `Nothing can be saved here: ${bytes(most())}, whatever is computed again.`
-    : `Any budget from ${bytes(least())} to ${bytes(most())} will do; above that nothing need be computed again.`);
+    : `Any budget from ${bytes(least())} to ${bytes(most())} will do, up to ${percent(saves())} fewer bytes; above that nothing `
+      + `need be computed again.`);
   if (!state.budget) state.budget = Math.round((least() + most()) / 2);
   $('bytes').value = state.budget;
   replan();
@@ -235,14 +269,16 @@ function gotPlan(answer) {
   if (answer.error) {
     plan = null;
     const proven = frontier.proven_bytes;
-    say('says', `${apart(state.budget, least())} are too few: ${apart(least(), state.budget)} are the fewest that a plan was found for`
+    say('says', `${apart(state.budget, least())} ${state.budget === 1 ? 'is' : 'are'} too few: ${
+      apart(least(), state.budget)} are the fewest that a plan was found for`
       + (proven > state.budget ? `, and it is proven that no plan fits.` : `; ${apart(proven, least())} are proven necessary.`), true);
   } else {
     plan = answer;
     const again = plan.instructions.filter(i => i[4]).length;
     const over = plan.bytes > state.budget ? ` More than the budget of ${bytes(state.budget)}.` : '';
     say('says', `${bytes(plan.bytes)}, of them ${bytes(plan.arena)} for the step. ${again === 0 ? 'Nothing is computed again.'
-      : `${again} of ${plan.instructions.length} instructions compute something again: a step takes ${percent(plan.overhead)} longer.`}${
+      : `${again} of ${plan.instructions.length} instructions ${again === 1 ? 'computes' : 'compute'} something again: a step takes ${
+        percent(plan.overhead)} longer.`}${
       again && state.mode === 'optimal' ? (plan.work <= plan.proven_work * 1.00001 ? ' No schedule in this budget is faster: proven.'
         : ` At best ${percent(1 - plan.proven_work / plan.work)} of the time could still be saved.`) : ''}${over}`, over);
     prepare();
@@ -252,9 +288,11 @@ function gotPlan(answer) {
     plan && plan.bytes > most() && !plan.overhead ? ` The optimal one needs ${bytes(most())} for the same time.` : ''}`);
   drawFrontier();
   drawStep();
+  showPart();
+  if (!planned || waiting.has('plan')) return; // it waits for a newer one
   const then = planned;
   planned = null;
-  if (then) then();
+  then();
 }
 function drawFrontier() {
   const box = $('frontier'), H = innerWidth < 600 ? 320 : 260, W = across(box, H), L = 56, R = 12, T = 20, B = 34;
@@ -272,7 +310,9 @@ function drawFrontier() {
   const no = x(Math.min(frontier.proven_bytes, least()));
   put('rect', { x: L, y: T, width: Math.max(0, no - L), height: H - T - B, fill: color('grey'), opacity: 0.35 });
   put('rect', { x: no, y: T, width: Math.max(0, x(least()) - no), height: H - T - B, fill: color('grey'), opacity: 0.15 });
-  if (no - L > 60) put('text', { x: (L + no) / 2, y: T + 16, 'text-anchor': 'middle' }, 'impossible');
+  const right = x(least()), turned = right - L < 90; // the grey region says what it is, upright where it is narrow
+  put('text', { x: (L + right) / 2 + (turned ? 4 : 0), y: turned ? (T + H - B) / 2 : T + 16, 'text-anchor': 'middle', class: 'grey-says',
+    ...(turned ? { transform: `rotate(-90 ${(L + right) / 2 + 4} ${(T + H - B) / 2})` } : {}) }, 'no plan fits');
   // between what is proven and what was found
   let area = '';
   frontier.points.forEach((p, i) => {
@@ -303,173 +343,9 @@ function drawFrontier() {
   }
   say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
     + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
-    + `Grey: too few bytes. Upright line: the budget; dot: the plan shown below.`);
+    + `Grey, at the left: ${frontier.proven_bytes < least() ? `too few bytes. Below ${apart(frontier.proven_bytes, least())} it is `
+      + `proven that no plan fits; from there to ${apart(least(), frontier.proven_bytes)}, paler, none was found`
+      : `fewer than ${bytes(least())}; it is proven that no plan fits`}. `
+    + `Upright line: the budget; dot: the plan shown below.`);
 }
 
-// ---- 3. a step ----
-// What is held at each instruction: for each tensor that is ever computed, from when to when.
-function prepare() {
-  const ids = [...new Set(plan.instructions.filter(i => i[0] === FORWARD).map(i => i[1]))].sort((p, q) => p - q);
-  holds = ids.map(id => ({ id, name: plan.names[id],
-    spans: plan.buffers.filter(b => b[4] === id && b[5] === 0).map(b => [b[0], b[1]]),
-    first: plan.instructions.findIndex(i => i[0] === FORWARD && i[1] === id) }));
-  const cells = $('cells');
-  cells.replaceChildren(...holds.map(h => Object.assign(document.createElement('i'), { title: h.name })));
-  $('at').max = plan.instructions.length - 1;
-  state.at = Math.min(state.at, plan.instructions.length - 1);
-}
-function drawStep() {
-  const canvas = $('arena'), g = canvas.getContext('2d'), sharp = Math.min(devicePixelRatio || 1, 2);
-  const W = canvas.width = Math.round(canvas.clientWidth * sharp), H = canvas.height = Math.round(canvas.clientHeight * sharp);
-  const never = !plan || !plan.instructions.some(i => i[4]);
-  if (never && document.activeElement === $('again')) $('next').focus();
-  $('again').disabled = never;
-  if (!plan) {
-    say('at-says', '');
-    $('cells').replaceChildren();
-    return;
-  }
-  const n = plan.instructions.length, x = i => W * i / n, y = v => H - H * v / (plan.arena || 1);
-  const kinds = ['blue', 'sky', 'orange', 'red', 'grey', 'grey'].map(color);
-  for (const [start, end, offset, size, , kind] of plan.buffers) {
-    g.fillStyle = kinds[kind];
-    const left = x(start), wide = Math.max(1, x(Math.min(end, n - 1) + 1) - left - 0.5);
-    g.fillRect(left, y(offset + size), wide, Math.max(1, y(offset) - y(offset + size) - 0.7));
-  }
-  g.fillStyle = color('wash');
-  g.globalAlpha = 0.6;
-  g.fillRect(x(state.at + 1), 0, W, H);
-  g.globalAlpha = 1;
-  g.strokeStyle = color('ink');
-  g.lineWidth = 1.5 * sharp;
-  g.strokeRect(x(state.at), 1, Math.max(3, W / n), H - 2);
-  const [kind, id, , live, again] = plan.instructions[state.at];
-  $('at').value = state.at;
-  const does = kind === FORWARD ? (again ? 'computes again' : 'computes') : kind === BACKWARD ? 'goes back through' : 'updates';
-  $('at').setAttribute('aria-valuetext', `${state.at + 1}: ${does} ${plan.names[id]}`);
-  let held = 0, freed = 0;
-  const cells = $('cells').children;
-  holds.forEach((h, i) => {
-    const here = h.spans.some(([s, e]) => s <= state.at && state.at <= e), past = h.first < state.at;
-    const runs = kind === FORWARD && id === h.id;
-    cells[i].className = runs ? (again ? 'again' : 'now') : here ? 'held' : past ? 'freed' : 'none';
-    held += here && !runs;
-    freed += !here && past && !runs;
-  });
-  say('at-says', `${state.at + 1} of ${n}: ${does} ${plan.names[id]}. ${bytes(live)} of the arena are in use; `
-    + `${held} results are held, ${freed} were let go.`);
-  toAddress();
-}
-function go(to) {
-  if (!plan) return;
-  state.at = Math.min(Math.max(to, 0), plan.instructions.length - 1);
-  drawStep();
-}
-function play(on, pace) {
-  clearInterval(playing);
-  $('at-says').setAttribute('aria-live', on ? 'off' : 'polite'); // a screen reader could not follow
-  playing = on ? setInterval(() => {
-    if (!plan || state.at + 1 >= plan.instructions.length) play(false);
-    else go(state.at + 1);
-  }, pace || Math.max(30, Math.min(200, 12000 / (plan ? plan.instructions.length : 100)))) : 0;
-  $('play').setAttribute('aria-pressed', String(on));
-  $('play').textContent = on ? '❚❚ pause' : '▶ play';
-}
-$('first').onclick = () => go(0);
-$('back').onclick = () => go(state.at - 1);
-$('next').onclick = () => go(state.at + 1);
-$('again').onclick = () => { // round to the first behind the last
-  const n = plan.instructions.length;
-  for (let k = 1; k <= n; k++)
-    if (plan.instructions[(state.at + k) % n][4]) {
-      go((state.at + k) % n);
-      break;
-    }
-};
-$('at').oninput = () => go(Number($('at').value));
-$('play').onclick = () => {
-  if (!playing && plan && state.at + 1 >= plan.instructions.length) go(0);
-  play(!playing);
-};
-$('arena').onclick = e => plan && go(Math.floor(plan.instructions.length * e.offsetX / $('arena').clientWidth));
-
-// ---- words, and a tour ----
-for (const place of document.querySelectorAll('.word')) {
-  const key = place.dataset.word || place.textContent, button = Object.assign(document.createElement('button'),
-    { type: 'button', className: 'word', textContent: place.textContent });
-  const said = Object.assign(document.createElement('p'), { className: 'explained', hidden: true });
-  said.textContent = `${$(`word-${key}`).textContent}: ${$(`word-${key}`).nextElementSibling.textContent}`;
-  said.setAttribute('role', 'status');
-  button.setAttribute('aria-expanded', 'false');
-  button.onclick = () => {
-    said.hidden = !said.hidden;
-    button.setAttribute('aria-expanded', String(!said.hidden));
-  };
-  place.closest('p, figcaption').append(said);
-  place.replaceWith(button);
-}
-const withBudget = (budget, then) => {
-  Object.assign(state, { budget, mode: 'optimal', at: 0 });
-  $('bytes').value = budget;
-  planned = then;
-  replan();
-};
-const half = () => Math.round((least() + most()) / 2);
-const TOUR = [
-  ['h-budget', 'frontier', 'Everything is kept', () => `With ${bytes(most())} nothing is computed twice. The red dot lies
-    at the right end of the line: many bytes, the least time. Each result waits until the way back needs it.`,
-    () => withBudget(most())],
-  ['h-budget', 'frontier', 'Half way down', () => `The same step in ${bytes(state.budget)}. The planner lets results go and computes
-    them again; the dot shows what that costs in time. The dashed line is proven: below it nobody can come.`,
-    () => withBudget(half())],
-  ['h-step', 'cells', 'What is computed again', () => `The step runs here, slowly. Striped in pink: a result that had been
-    let go is computed a second time, because the way back has come to it.`,
-    () => withBudget(half(), () => { $('again').click(); go(state.at - 2); play(true, 600); })],
-  ['h-train', 'same', 'The result is the same', () => `Two trainings, A with all the bytes it likes, B with fewer and in smaller pieces.
-    Look at the hashes after each step: they are equal, so all weights are, to the last bit.`,
-    () => { if (!learning) $('run').click(); }],
-];
-let toured = 0;
-function tour(n) {
-  if (!frontier || frontier.points.length < 2) return;
-  $('tour').hidden = n >= TOUR.length;
-  if (n >= TOUR.length) {
-    play(false);
-    $('tour-begin').focus();
-    return;
-  }
-  const [place, shown, title, text, go] = TOUR[toured = n];
-  play(false);
-  go();
-  $(place).after($('tour'));
-  $('tour-title').textContent = `${n + 1} of ${TOUR.length}: ${title}`;
-  $('tour-says').textContent = text();
-  $('tour-next').textContent = n + 1 < TOUR.length ? 'next' : 'done';
-  $(shown).style.scrollMarginTop = `${$('tour').offsetHeight + 12}px`;
-  $(shown).scrollIntoView(n + 1 < TOUR.length);
-  $('tour-title').focus({ preventScroll: true });
-}
-$('tour-begin').onclick = () => tour(0);
-$('tour-next').onclick = () => tour(toured + 1);
-$('tour-end').onclick = () => tour(TOUR.length);
-
-const redraw = () => {
-  if (frontier) drawFrontier();
-  drawStep();
-  drawLosses();
-  if (training.learn !== 'gpt') drawPoints();
-};
-matchMedia('(prefers-color-scheme: dark)').onchange = () => {
-  colors.clear();
-  redraw();
-};
-let width = innerWidth;
-addEventListener('resize', () => {
-  if (width !== innerWidth) redraw();
-  width = innerWidth;
-});
-addEventListener('popstate', () => clearTimeout(later)); // what is under way belongs to the entry that was left
-addEventListener('hashchange', () => location.reload());
-fromAddress();
-showModel();
-build();

@@ -32,7 +32,18 @@ const learned = () => training.learn === 'gpt' ? training.text : points.map(p =>
 // What is chosen first.
 const firstOf = learn => learn === 'gpt'
   ? { layers: 2, heads: 2, width: 32, context: 32, rows: 8, a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } }
-  : { layers: 4, heads: 2, width: 32, context: 32, rows: 64, a: { at: 64, budget: 0 }, b: { at: 16, budget: 0 } };
+  : { layers: 4, heads: 2, width: 32, context: 32, rows: 64, a: { at: 64, budget: 0 }, b: { at: 32, budget: 70000 } };
+
+// What a plan computes again, by name: "tanh 0 (twice), ...".
+function againInWords({ again, results }) {
+  if (!again.length) return `All ${results} results stay until the way back has used them.`;
+  const times = new Map();
+  for (const name of again) times.set(name, (times.get(name) || 0) + 1);
+  const names = [...times].map(([name, n]) => name + (n > 1 ? ` (${n === 2 ? 'twice' : `${figure(n)} times`})` : ''));
+  const more = names.length - 8;
+  return `Of ${results} results ${figure(names.length)} ${names.length === 1 ? 'is' : 'are'} let go and computed again: ${
+    names.slice(0, more > 1 ? 8 : names.length).join(', ')}${more > 1 ? ` and ${more} more` : ''}.`;
+}
 
 class Run {
   constructor(name) {
@@ -96,8 +107,9 @@ class Run {
   }
   tell() {
     const p = this.plan, n = this.losses.length;
-    say(`${this.name}-says`, p.error || `${bytes(p.bytes)}, a step ${p.overhead ? `${percent(p.overhead)} longer` : 'computes nothing twice'}. `
-      + `Step ${n}${n ? `, loss ${this.losses[n - 1].toFixed(4)}` : ''}.`, p.error);
+    say(`${this.name}-says`, p.error || `${bytes(p.bytes)}; a step ${p.overhead ? `takes ${percent(p.overhead)} longer` : 'computes nothing twice'}. `
+      + `Step ${figure(n)}${n ? `, loss ${this.losses[n - 1].toFixed(4)}` : ''}.`, p.error);
+    say(`${this.name}-again`, p.error ? '' : againInWords(p));
     $(`${this.name}-hash`).textContent = this.hash;
   }
 }
@@ -109,7 +121,7 @@ function command(run) {
     + `${o.learn === 'gpt' ? ` --context ${o.context}` : ''} --rows ${o.rows} --micro ${mine.at} --budget ${mine.budget}`
     + `${o.unequal ? ' --unequal' : ''}${o.fault ? ' --fault' : ''} --steps ${run.losses.length}`;
 }
-const quiet = ['a-says', 'a-hash', 'b-says', 'b-hash', 'same', 'losses-says']; // what changes at each step
+const quiet = ['a-says', 'a-again', 'b-again', 'a-hash', 'b-says', 'b-hash', 'same', 'losses-says']; // what changes at each step
 function tellBoth() {
   const [a, b] = runs, same = a.hash === b.hash, n = a.losses.length;
   for (const r of runs) r.tell();
@@ -286,7 +298,9 @@ function showTraining() {
     };
     field(form, TITLES[name] || name, input, 'size');
   }
-  $('text-label').hidden = !gpt;
+  tellWords('training-words', [...(gpt ? [['layers', 'blocks'], ['heads'], ['width'], ['context', 'window']] : [['layers'], ['width']]),
+    ['examples a step', 'examples']]);
+  $('text-label').hidden = $('a-shows').hidden = $('b-shows').hidden = !gpt;
   $('points-box').hidden = gpt;
   $('unequal').parentElement.hidden = $('fault').parentElement.hidden = !gpt;
   $('text').value = training.text;

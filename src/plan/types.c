@@ -14,6 +14,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->out = *stored++;
         o->aux = *stored++;
     }
+    o->more = stored;
     if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
         return;
     if (ins->kind != GCKPT_UPDATE)
