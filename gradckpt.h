@@ -27,39 +27,39 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1295
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1311
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1262
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1671
+ *     >>store     parameters and optimiser state, however they are stored                     1728
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        653
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5623
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5645
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2083
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3694
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3696
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1660
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4759
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4797
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, profile
+ *                 debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            849
- *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3700
+ *     >>tables    plans as files and as C constants                                            967
+ *                 file, paths, c, weights
+ *     >>kernels   what is done with an item, for each instruction set                         3704
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -113,11 +113,12 @@
  *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
  *    own count, both counted from the feeds before the first forward. A regulariser (a function of
  *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
- *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
- *    gradient's norm is not finite; the result is GCKPT_SKIPPED. Gradients of inputs and of what is
- *    frozen are computed when picked (gckpt_pick), in units of the sum: divided by report.count
- *    they are those of report.loss. Batch norm's running statistics move once a step, not with
- *    each micro-batch; for another split they have other bits (gckpt_plan_split_exact says so).
+ *    step count; report.count and .loss are 0, whatever further losses are (gckpt_forward's loss
+ *    has them). With gckpt_exec_desc.skip_nonfinite nothing changes when the gradient's norm is not
+ *    finite; the result is GCKPT_SKIPPED. Gradients of inputs and of what is frozen are computed
+ *    when picked (gckpt_pick), in units of the sum: divided by report.count they are those of
+ *    report.loss. Batch norm's running statistics move once a step, not with each micro-batch; for
+ *    another split they have other bits (gckpt_plan_split_exact says so).
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -144,9 +145,11 @@
  *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
  *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
+ *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some and
+ *                       _next, _hyper_lr, _lr_cosine; weights are given (and SEARCH, RANKS, CHECK)
  *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
- *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, _read, _save, _load, _c
+ *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
  *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
@@ -334,6 +337,10 @@
  *                 e = gckpt_exec_new(&small, s, &in_b);
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
+ *    Weights go the same way: gckpt_store_c(s, "w", write_to_file, file) prints w.h, the device
+ *    says w_bind(s) before gckpt_plan_params. What is frozen stays in flash: the store's block then
+ *    takes small_store_bytes - w_flash_bytes. Several plans may share a store, and their executors
+ *    an arena (gckpt_exec_desc.arena): one recognises, another one trains the last layer.
  *    Compile the device's file with -ffunction-sections -fdata-sections and link with
  *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes; examples/mcu is such
  *    firmware, with start-up, linker script and a state in flash.
@@ -505,6 +512,14 @@
 #define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
+#endif
+#ifdef GCKPT_NO_TRAINING
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_CHECK
+#define GCKPT_NO_CHECK
 #endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
@@ -1522,6 +1537,15 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
+/* Prints a store's parameters as C constants, to be compiled in beside the plan, and
+ * `gckpt_result NAME_bind(gckpt_store *store)`: it brings them into an empty store, before
+ * gckpt_plan_params, in this order, stored as they are, every bit. Frozen ones are read from flash
+ * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
+ * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
+ * less than NAME_store_bytes of a plan over this store that reads all its frozen ones. E_ARG: as
+ * above; no parameters, several ranks, packed ones that are not made yet (gckpt_store_get). */
+GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
+                                     gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_TABLES */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
@@ -1760,7 +1784,9 @@ typedef struct {
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
 } gckpt_hyper;
+#ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
+#endif
 /* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
  * called once per parameter and step. */
 typedef struct {
@@ -1898,7 +1924,7 @@ typedef struct {
     const void *data; /* all rows of it */
 } gckpt_feed;
 typedef struct {
-    double loss;      /* sum over terms of weight * sum / count */
+    double loss;      /* sum over terms of weight * sum / count; 0 in training where count is 0 */
     double grad_norm; /* of the divided gradients, before clipping */
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
@@ -1906,12 +1932,10 @@ typedef struct {
 /* Each loss by itself, as the last call that reports saw it (one that was SKIPPED, too): the sum of
  * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
  * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
- * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
- * or no such call yet, one is under way, or the last one that began has failed. */
+ * / count), nothing where that is 0, of a regulariser weight * sum; 0 in training where the first
+ * loss counts nothing. E_ARG: there is no such term; or no such call yet, one is under way, or the
+ * last one that began has failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
-/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
@@ -1925,6 +1949,10 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
+#ifndef GCKPT_NO_TRAINING
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
@@ -1943,6 +1971,11 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
+/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
+ * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr);
+#endif /* GCKPT_NO_TRAINING */
 #ifndef GCKPT_NO_PICKS
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
@@ -1990,11 +2023,6 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa);
 /* Threads this build can use: OpenMP's number, or 1. */
 GCKPT_API int gckpt_threads(void);
 
-/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
- * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
-                                float min_lr);
-
 #ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
@@ -2005,12 +2033,13 @@ typedef struct {
     const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction. E_DATA: one differs by more than 0.01. GCKPT_UNRESOLVED:
- * none does, but some cannot be told: a loss that is large beside its changes (targets far from the
- * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
- * executor's error text has names and figures. A gradient that is zero but for rounding (what a
- * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the steepest parameter's. Weights are restored to the bit. check may be NULL. */
+ * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
+ * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
+ * is large beside its changes (targets far from the outputs) is too coarse in f32, and then half a
+ * gradient, or twice it, may look the same. The executor's error text has names and figures. A
+ * gradient that is zero but for rounding (what a norm or softmax cancels) is right when the loss
+ * shows no slope and is fine enough to show one of 0.01 of the steepest parameter's. Weights are
+ * restored to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
@@ -2189,6 +2218,9 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno")
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) /* its vectors flush subnormals to 0 */
+#pragma GCC optimize("no-tree-vectorize")
+#endif
 #elif defined(_MSC_VER)
 #pragma fp_contract(off)
 #endif
@@ -2296,6 +2328,7 @@ extern "C" {
 #define GCKPTI_TEXT_OF(macro) GCKPTI_QUOTED(macro)
 #define GCKPTI_WITH(part)     (sizeof GCKPTI_TEXT_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
 enum {
+    GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
     GCKPTI_WITH_PICKS = GCKPTI_WITH(PICKS),
     GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
@@ -2427,6 +2460,9 @@ GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size);
 
 /* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
 GCKPTI_FN size_t gckpti_count_block(size_t used);
+
+/* strlen, which can take more of a device's flash than this. */
+GCKPTI_FN size_t gckpti_length(const char *text);
 
 /* A name, copied. In a block it goes to the end, so that an array to which things with names are
  * added can grow where it is. NULL: no memory. */
@@ -2931,9 +2967,17 @@ GCKPTI_FN size_t gckpti_count_block(size_t used)
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
+GCKPTI_FN size_t gckpti_length(const char *text)
+{
+    const char *end = text;
+    while (*end)
+        end++;
+    return (size_t)(end - text);
+}
+
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
-    size_t n = strlen(name) + 1;
+    size_t n = gckpti_length(name) + 1;
     char *copy = NULL;
     if (!a->desc.memory) {
         copy = (char *)gckpti_resize(a, NULL, 0, n);
@@ -2950,9 +2994,9 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
-        a->names -= strlen(name) + 1;
+        a->names -= gckpti_length(name) + 1;
     else
-        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+        gckpti_delete(a, name, name ? gckpti_length(name) + 1 : 0, 1);
 }
 
 GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
@@ -3160,14 +3204,15 @@ GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
-    const uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    const uint64_t most = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    const size_t limit = (size_t)most; /* to divide 64 bits takes 700 bytes of a device's flash */
     int large = s->n < 0 || s->n > GCKPT_MAX_DIMS;
-    uint64_t n = 1;
+    size_t n = 1;
     for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++) {
         if (s->d[i] <= 0)
             return "sizes must be positive";
         large |= (uint64_t)s->d[i] > limit / n;
-        n *= large ? 1 : (uint64_t)s->d[i];
+        n *= large ? 1 : (size_t)s->d[i];
     }
     return large ? "that is more than this machine can address" : NULL;
 }
@@ -4424,7 +4469,7 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 /* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
 {
-    for (int half = 16; half; half /= 2)
+    for (int half = 32; half >>= 1;)
         for (int i = 0; i < half; i++)
             lane[i] += lane[i + half];
     return lane[0];
@@ -4434,11 +4479,11 @@ GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] += x[k + i];
     for (int i = 0; k + i < n; i++)
-        lane[i] += x[k + i];
+        lane[i & 31] += x[k + i];
     return gckpti_lanes_sum(lane);
 }
 
@@ -4446,11 +4491,11 @@ GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
 {
     float lane[32] = { 0.0f };
     int64_t k = 0;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
     for (int i = 0; k + i < n; i++)
-        lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+        lane[i & 31] = gckpti_fma(x[k + i], y[k + i], lane[i & 31]);
     return gckpti_lanes_sum(lane);
 }
 
@@ -4461,12 +4506,12 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     int64_t k = 0;
     for (int i = 0; i < 32; i++)
         lane[i] = -GCKPTI_INFINITY;
-    for (; k + 32 <= n; k += 32)
+    for (; !GCKPTI_LEAN && k + 32 <= n; k += 32)
         for (int i = 0; i < 32; i++)
             lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
     for (int i = 0; k + i < n; i++)
-        lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
-    for (int half = 16; half; half /= 2)
+        lane[i & 31] = x[k + i] > lane[i & 31] ? x[k + i] : lane[i & 31];
+    for (int half = 32; half >>= 1;)
         for (int i = 0; i < half; i++)
             lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
     return lane[0];
@@ -4590,13 +4635,16 @@ GCKPTI_INLINE int gckpti_self_test(void)
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
-    for (const float *end = x + n; x < end; x++, d++)
+    for (; n > 0; n--, x++, d++)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
- * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
- * stored. (Seven parameters: three arrays, two steps, two sizes.) */
+/* k links of n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Four chains
+ * go side by side, since one alone would wait for each fma to finish; -Os keeps only sums with
+ * names of their own in registers. (Seven parameters: three arrays, two steps, two sizes.) */
+GCKPTI_FN void gckpti_link_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
+                                int64_t n, int64_t k, float *d);
+/* The same along b's rows, k > 0: d[j] += a[p * a_step] b[j * stride + p]. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
@@ -4621,24 +4669,42 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
+GCKPTI_FN void gckpti_link_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
+                                int64_t n, int64_t k, float *d)
+{
+    for (; n > 3 && k > 0; n -= 4, d += 4, b += 4) {
+        const float *x = a, *y = b;
+        float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+        int64_t p = k;
+        do {
+            d0 = gckpti_fma(*x, y[0], d0), d1 = gckpti_fma(*x, y[1], d1);
+            d2 = gckpti_fma(*x, y[2], d2), d3 = gckpti_fma(*x, y[3], d3);
+            x += a_step, y += b_step;
+        } while (--p > 0);
+        d[0] = d0, d[1] = d1, d[2] = d2, d[3] = d3;
+    }
+    for (; n > 0; n--, d++, b++)
+        for (int64_t p = 0; p < k; p++)
+            *d = gckpti_fma(a[p * a_step], b[p * b_step], *d);
+}
+
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)
 {
-    for (int64_t j0 = 0; j0 < n; j0 += 4) {
-        const float *row[4];
-        float sum[4];
-        for (int i = 0; i < 4; i++) {
-            int64_t j = j0 + i < n ? j0 + i : n - 1;
-            row[i] = b + j * stride;
-            sum[i] = d[j];
-        }
-        const float *at = a, *end = row[0] + k;
-        for (; row[0] < end; at += a_step)
-            for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
-        for (int i = 0; i < 4 && j0 + i < n; i++)
-            d[j0 + i] = sum[i];
+    for (; n > 3; n -= 4, d += 4) {
+        const float *x = a, *b0 = b, *b1 = b0 + stride, *b2 = b1 + stride, *b3 = b2 + stride;
+        float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+        int64_t p = k;
+        b = b3 + stride;
+        do {
+            d0 = gckpti_fma(*x, *b0++, d0), d1 = gckpti_fma(*x, *b1++, d1);
+            d2 = gckpti_fma(*x, *b2++, d2), d3 = gckpti_fma(*x, *b3++, d3);
+            x += a_step;
+        } while (--p > 0);
+        d[0] = d0, d[1] = d1, d[2] = d2, d[3] = d3;
     }
+    for (; n > 0; n--, b += stride, d++)
+        gckpti_link_rows(a, a_step, b, 1, 1, k, d);
 }
 
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
@@ -4833,6 +4899,18 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
+/* A parameter as gckpt_store_c prints it. A change is one of GCKPT_PLAN_FORMAT. */
+typedef struct {
+    const char *name;
+    const void *values, *scales; /* as they are stored */
+    gckpt_shape shape;
+    uint32_t factors[2]; /* bits of lr_scale, decay_scale */
+    unsigned char storage, frozen;
+} gckpti_printed;
+
+/* Brings n of them into an empty store; frozen ones stay where they are. */
+GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n);
+
 /* ---- store/arrays.c ---- */
 /* Name, type in files and bytes of an element of that, by gckpt_storage. */
 static const struct {
@@ -4961,6 +5039,11 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+enum { GCKPTI_DRAWS = GCKPTI_WITH_TRAINING }; /* else values are the constants of their init */
+static inline int gckpti_is_random(const gckpt_init *init)
+{
+    return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
+}
 /* Draws all raw values. */
 GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
 
@@ -5357,16 +5440,16 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 {
     const gckpt_init *init = &q->init;
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
+    key = gckpti_fnv(key, q->p.name, gckpti_length(q->p.name));
     for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
         float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+        if (GCKPTI_DRAWS && gckpti_is_random(init))
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (init->normal < 0 || init->normal > 0)
+        if (GCKPTI_DRAWS && (init->normal < 0 || init->normal > 0))
             gckpti_normal(word[0], word[1], normal);
         for (int j = i < 0; j < 2 && i + j < n; j++) {
-            float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
+            float uniform = GCKPTI_DRAWS ? gckpti_fma(2, gckpti_uniform(word[2 + j]), -1) : 0;
             out[i + j] = gckpti_fma(init->uniform, uniform,
                                     gckpti_fma(init->normal, normal[j], init->constant));
         }
@@ -5459,17 +5542,25 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
+/* strcmp can take more of a device's flash than this. */
+static int gckpti_same_name(const char *a, const char *b)
+{
+    while (*a && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
 GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
 {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
+    size_t n = gckpti_length(name), m = gckpti_length(suffix);
+    return n >= m && gckpti_same_name(name + n - m, suffix) ? name + n - m : NULL;
 }
 
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 {
     for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
         const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
-        *length = end ? (size_t)(end - name) : strlen(name);
+        *length = end ? (size_t)(end - name) : gckpti_length(name);
         if (end)
             return slot;
     }
@@ -5479,7 +5570,7 @@ GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 GCKPTI_FN int gckpti_is_utf8(const char *text)
 {
     int n = 1;
-    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+    for (size_t left = gckpti_length(text); left && n; text += n, left -= (size_t)n)
         n = gckpti_utf8_length(text, left);
     return n > 0;
 }
@@ -5487,7 +5578,7 @@ GCKPTI_FN int gckpti_is_utf8(const char *text)
 GCKPTI_FN const char *gckpti_name_problem(const char *name)
 {
     size_t length;
-    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
+    if (!*name || gckpti_same_name(name, "__metadata__") || gckpti_same_name(name, "__sums__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
@@ -5498,7 +5589,7 @@ GCKPTI_FN int gckpti_note_reserved(const char *key)
 {
     int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
     return reserved;
 }
 
@@ -5528,20 +5619,15 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* Where the list of the names begins that this one is or would be in. */
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, gckpti_length(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 
 GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
-    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
-        const char *a = s->params[i].p.name, *b = name;
-        while (*a && *a == *b)
-            a++, b++;
-        if (*a == *b)
-            break;
-    }
+    while (i >= 0 && !gckpti_same_name(s->params[i].p.name, name))
+        i = s->params[i].next;
     return i;
 }
 
@@ -5610,6 +5696,43 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     gckpti_link_names(s, had < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
+}
+
+GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    if (!s || s->count || s->ranks > 1)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
+    gckpt_result result = gckpti_ok(s);
+    for (const gckpti_printed *w = all; w < all + n && result == GCKPT_OK; w++) {
+        gckpti_param *q = gckpti_param_new(s, w->name, &w->shape, w->frozen, none);
+        if (!q) {
+            result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+            break;
+        }
+        q->p.frozen = q->locked = w->frozen;
+        q->p.storage = (gckpt_storage)w->storage;
+        q->p.lr_scale = gckpti_float(w->factors[0]);
+        q->p.decay_scale = gckpti_float(w->factors[1]);
+        q->p.scales = (const float *)w->scales;
+        if (w->storage != GCKPT_STORED_F32)
+            q->p.packed = w->values;
+        else if (w->frozen) /* nobody writes to them */
+            memcpy(&q->p.values, &w->values, sizeof w->values);
+    }
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) { /* now the list grows no more */
+        gckpti_param *q = &s->params[i];
+        if (!q->external && (result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, all[i].values, (size_t)q->p.elements * sizeof(float));
+        q->raw = 0;
+    }
+    if (result != GCKPT_OK) {
+        gckpti_tell_block(s, "store", &s->memory, 0);
+        gckpti_store_shrink(s, 0);
+    }
+    return result;
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
@@ -7035,6 +7158,18 @@ GCKPTI_WARM /* since graph */
 #define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
 #endif
 
+/* Of a row or a table: what only training needs. */
+#ifndef GCKPT_NO_TRAINING
+#define GCKPTI_IF_TRAINING(x) x
+#else
+#define GCKPTI_IF_TRAINING(x) (0 ? (x) : NULL)
+#endif
+/* Of a plan that trains: masks are drawn, statistics are the batch's. */
+static inline int gckpti_trains(const gckpt_call *call)
+{
+    return GCKPTI_WITH_TRAINING && call->training;
+}
+
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
@@ -7861,15 +7996,16 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    GCKPTI_ROW_ALL(name, gckpti_##name##_backward, kernels, shape, flops, flops_backward, classes, \
-                   flags, __VA_ARGS__)
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   flops_backward, classes, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
 #if GCKPTI_HAS_FAST
-#define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
+#define GCKPTI_FAST(name)                                                                          \
+    gckpti_fast_##name##_forward, GCKPTI_IF_TRAINING(gckpti_fast_##name##_backward)
 #else
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
@@ -8252,7 +8388,7 @@ static void gckpti_dropout_by(const gckpt_call *call, int backward)
     gckpti_passage way = gckpti_passage_of(call, backward);
     uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!call->training) { /* only training plans have a backward */
+    if (!gckpti_trains(call)) { /* only training plans have a backward */
         gckpti_detach_forward(call);
         return;
     }
@@ -8794,9 +8930,9 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 {
-    int axis = gckpti_axis(call, "sum, mean, max or argmax", *(const int *)call->attributes);
+    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -8806,6 +8942,14 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
+/* The rule of shapes of the op of that name. */
+#define GCKPTI_REDUCES(op, rule)                                                                   \
+    static gckpt_result gckpti_##op##_shape(gckpt_call *call)                                      \
+    {                                                                                              \
+        return rule(call, #op);                                                                    \
+    }
+GCKPTI_REDUCES(sum, gckpti_reduce_shape)
+GCKPTI_REDUCES(mean, gckpti_reduce_shape)
 /* By lanes along the last axis, row after row along another. */
 static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
@@ -8835,8 +8979,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 GCKPTI_BOTH_WAYS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
 GCKPTI_BOTH_WAYS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
-GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
-GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -8899,18 +9043,20 @@ static int64_t gckpti_argmax_below(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_greatest_shape(gckpt_call *call)
+static gckpt_result gckpti_greatest_shape(gckpt_call *call, const char *op)
 {
-    gckpt_result result = gckpti_reduce_shape(call);
+    gckpt_result result = gckpti_reduce_shape(call, op);
     if (result == GCKPT_OK && gckpti_argmax_below(call, 0) > INT32_MAX)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "max or argmax: an axis of %S is above 2^31 - 1",
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, 0, GCKPT_AUX);
-GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_greatest_shape, gckpti_flops_1, NULL,
+GCKPTI_REDUCES(max, gckpti_greatest_shape)
+GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                gckpti_argmax_below, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
@@ -9261,8 +9407,8 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t
                 gckpti_start(c, t->n, t->accumulate);
             if (t->b.row != 1)
                 gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
-            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
-                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+            else
+                gckpti_link_rows(a, t->a.step, b, t->b.step, t->n, t->k, c);
         }
 }
 
@@ -10135,8 +10281,9 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            for (int64_t j = from; out && j < n; j++)
-                gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
+            if (out)
+                gckpti_link_rows(p + from, 1, call->in[2].data + tile + from * h->kc, h->kc, d,
+                                 n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
@@ -11760,7 +11907,7 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channels s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.by = by, s.given = !groups && !call->training;
+    s.call = call, s.by = by, s.given = !groups && !gckpti_trains(call);
     s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
     s.run = n, s.runs = 1;
@@ -12056,21 +12203,20 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
 
 /* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
  * the channels x of the image or (up) of a place; step 0: x is one 0. */
-static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step, int64_t tap,
-                              const float *w, float *d)
+GCKPTI_APART static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step,
+                                           int64_t tap, const float *w, float *d)
 {
-    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o;
-    const int64_t groups = s->z->window.groups;
+    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    for (int64_t g = 0; g < groups; g++) {
-        int64_t at = tap * gc * o + g * go;
+    w += dw ? 0 : at, d += dw ? at : 0;
+    for (int64_t g = s->z->window.groups; g > 0; g--) {
         if (up)
-            gckpti_chains(x + g * go * step, step, w + at, o, gc, go, d + g * gc);
-        for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += o)
-            if (dw)
-                gckpti_link(x[c * step], w + g * go, go, d + at);
-            else
-                gckpti_link(x[c * step], w + at, go, d + g * go);
+            gckpti_chains(x, step, w, o, gc, go, d);
+        else if (!dw)
+            gckpti_link_rows(x, step, w, o, go, gc, d);
+        for (int64_t c = 0; dw && c < gc; c++)
+            gckpti_link(x[c * step], w, go, d + c * o);
+        x += (up ? go : gc) * step, w += go, d += up ? gc : go;
     }
 }
 
@@ -12536,8 +12682,7 @@ static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p,
     gckpti_start(a, s->gates, 0);
     if (from)
         memcpy(a, from, (size_t)s->gates * sizeof *a);
-    for (int64_t k = 0; k < s->units; k++)
-        gckpti_link(state[k], s->wh->data + k * s->gates, s->gates, a);
+    gckpti_link_rows(state, 1, s->wh->data, s->gates, s->gates, s->units, a);
 }
 
 static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,
@@ -12995,7 +13140,9 @@ typedef struct {
     void (*cap)(float *x, int64_t n, float times, float cap);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
+#define GCKPTI_RECURRENT_KERNELS(V)                                                                \
+    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_slopes)), V(lstm_gates),                              \
+        GCKPTI_IF_TRAINING(V(lstm_slopes))
     void (*gru_gates)(const gckpti_cell *cell);
     void (*gru_slopes)(const gckpti_cell *cell);
     void (*lstm_gates)(const gckpti_cell *cell);
@@ -13006,7 +13153,7 @@ typedef struct {
 #ifndef GCKPT_NO_IMAGES
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx), V(scaled_add)
+        GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
@@ -13267,9 +13414,9 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
 #define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
     GCKPTI_DATA const gckpt_backend gckpti_backend_##name = {                                      \
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
-        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, gckpti_cpu_add,                              \
-        GCKPTI_IF_BF16(gckpti_cpu_convert), gckpti_cpu_update, gckpti_cpu_finish, NULL, NULL,      \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
+        GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -14528,7 +14675,10 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
         plain[2][i] = x[i] / 3.0f;
-    int same = !memcmp(fast, plain, sizeof fast);
+    int same = !memcmp(fast, plain, sizeof fast) && gckpti_products_agree(kernels) &&
+               gckpti_mixed_agrees(kernels);
+    if (!kernels->update) /* of a build without training */
+        return same;
     memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
     memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
     p.gradient = x, p.squares = squares, p.count = 3.0f, p.rates = a;
@@ -14536,8 +14686,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
     squares[0] = kernels->update(&p, NULL, 0, N, 1);
     p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
     squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
-    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels) &&
-           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
+    return same && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 #if GCKPTI_AMX && !defined(GCKPTI_TILES_HERE) /* as tests have it */
@@ -14900,6 +15050,7 @@ struct gckpt_plan {
 
 /* What plans may have that run in this build. */
 enum {
+    GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
@@ -15393,6 +15544,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->out = *stored++;
         o->aux = *stored++;
     }
+    o->more = stored;
     if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
         return;
     if (ins->kind != GCKPT_UPDATE)
@@ -21648,6 +21800,11 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.mode is %s; this build leaves out training "
+                            "(GCKPT_NO_TRAINING): make it GCKPT_INFERENCE",
+                            gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build leaves out what fetches tensors "
@@ -22023,7 +22180,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
-    size_t arena = gckpti_arena_budget(first), needed, own;
+    size_t arena = gckpti_arena_budget(first), needed, own = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
         uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
@@ -23016,7 +23173,7 @@ GCKPTI_WARM /* since ask */
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (step) prepares: gckpti_begin refuses what does not fit the plan,
+ *   gckpt_step          (train) by gckpti_prepare (step): refuses what does not fit the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
@@ -23028,7 +23185,7 @@ GCKPTI_WARM /* since ask */
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step and advance first. The others:
+ * Read train, step and advance first. The others:
  *   open                an executor is made, bound to a store, and freed
  *   backend             which one it has, and kernels of it; what that may repeat by itself
  *   memory              what takes how much memory, and lies where in it; that memory itself
@@ -23221,6 +23378,12 @@ static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *
 /* Rows stream in: how many, and what losses will count, is not known before the end. */
 static inline int gckpti_streams(const gckpt_exec *e) { return e->step.goal == GCKPTI_STREAM; }
 
+/* A plan of inference, the only one that a build without training runs. */
+static inline int gckpti_infers(const gckpt_plan *p)
+{
+    return !GCKPTI_RUNS_TRAINING || p->mode == GCKPT_INFERENCE;
+}
+
 /* The plan's parameter i, in the store. */
 static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 {
@@ -23269,8 +23432,10 @@ GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+#ifndef GCKPT_NO_TRAINING
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
+#endif
 
 /* ---- run/advance.c ---- */
 /* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
@@ -23294,7 +23459,9 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
  * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
+#ifndef GCKPT_NO_TRAINING /* run/train.c */
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
+#endif
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
@@ -23355,9 +23522,6 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
 
 /* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-
 /* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
  * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
@@ -23365,6 +23529,15 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
+
+#ifndef GCKPT_NO_TRAINING
+/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+#else /* plans of inference come to none of this */
+#define gckpti_pass_start(e, ins, pass) memset(pass, 0, sizeof *(pass))
+#define gckpti_run_one_update(...)      GCKPT_OK
+#define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
+#endif
 
 /* ---- run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -23981,7 +24154,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
     for (size_t i = 0; i < p->param_count; i++) {
         if (e->bound.params)
             e->bound.params[i].square = n;
-        if (p->params[i].trained)
+        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
     return n;
@@ -24142,7 +24315,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
-        names += strlen(plan->names + plan->params[i].name) + 1;
+        names += gckpti_length(plan->names + plan->params[i].name) + 1;
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
@@ -25196,6 +25369,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: it trains, which this build leaves out (GCKPT_NO_TRAINING); "
+                            "make it with GCKPT_INFERENCE");
     if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
@@ -25301,6 +25478,12 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
+        if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
+            gckpti_is_random(&e->store->params[index].init))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" has no values, and this build draws none "
+                                "(GCKPT_NO_TRAINING): load or set them before (gckpt_store_get)",
+                                name);
         if (!e->bound.params)
             continue;
         e->bound.params[i].index = index;
@@ -25326,7 +25509,7 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
         const gckpti_param *q = gckpti_param_of(e, (int)i);
         const int had = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
         e->bound.params[i].had = had;
-        for (int slot = had; slot < slots; slot++)
+        for (int slot = had; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
@@ -25351,7 +25534,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         result = gckpti_values_new(s, gckpti_param_of(e, e->bound.params[i].nth), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
-        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
+            !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
@@ -25362,7 +25546,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         return GCKPT_OK;
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
-    while (states-- > 0)
+    while (GCKPTI_RUNS_TRAINING && states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;
@@ -25901,7 +26085,7 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_read_losses(e);
-    if (result != GCKPT_OK || p->mode == GCKPT_INFERENCE)
+    if (result != GCKPT_OK || gckpti_infers(p))
         return result;
     int trains = gckpti_count(e) || e->losses.terms[0].seen.count;
     for (size_t i = 0; i < p->term_count && trains; i++)
@@ -26457,14 +26641,14 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 }
 
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
- * is in no arena, either.) */
+ * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
                                   gckpt_unpacking *stored)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
-        reads |= node->op->needs[i];
+        reads |= c->in[i].grad ? node->op->needs[i] : 0;
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data || !(reads & GCKPT_IN(i)))
@@ -26476,6 +26660,8 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gc
 #endif
 
 /* >>run/update */
+#ifndef GCKPT_NO_TRAINING
+
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
 {
     const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
@@ -26531,7 +26717,7 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
  * the first parameter with one that is not finite; NULL: there is none. */
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
@@ -26679,7 +26865,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
+static void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
@@ -26688,6 +26874,38 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
             q->optimiser = 0;
     }
 }
+
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && early)
+        result = gckpti_check_update(e, ins, 0);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    return gckpti_check_update(e, ins, 1);
+}
+
+/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
+ * not, else a parameter whose gradient is not finite. */
+GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
+{
+    const gckpti_plan_param *bad = gckpti_total_norm(e);
+    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+    if (bad && e->update.nonfinite)
+        gckpti_uncount_updates(e);
+    e->store->step += e->update.begun && !bad;
+    return bad;
+}
+#endif
 
 /* >>run/picks */
 #ifndef GCKPT_NO_PICKS
@@ -26795,8 +27013,8 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
-        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
-        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+        const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
+        if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "collect: %I rows of \"%s\" #%i are more than the %z floats there "
                                 "is room for (%I a micro-batch of %I rows)",
@@ -27025,8 +27243,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_operands o;
     gckpt_unpacking stored;
     gckpti_call_of(e, ins, &o, c);
-    if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
@@ -27034,6 +27250,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
+    if (p->packed)
+        gckpti_call_stored(e, ins, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -27074,7 +27292,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     e->step.again = 1;
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
+    e->step.pc = gckpti_infers(e->plan) ? 0 : e->plan->body;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -27133,32 +27351,13 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
                                         e->step.pc));
 }
 
-/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
- * all of these and the norm (else that is only reported: one pass is enough). */
-static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
-{
-    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
-    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (result == GCKPT_OK && early)
-        result = gckpti_check_update(e, ins, 0);
-    if (!e->update.begun)
-        result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    e->update.begun = 1;
-    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return gckpti_check_update(e, ins, 1);
-}
-
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
  * which has one of its own. */
 GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpt_call own;
     c = GCKPTI_LEAN ? &own : c;
-    if (ins->kind == GCKPT_FORWARD)
+    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins, c);
     gckpti_run_backward(e, ins, c);
     return GCKPT_OK;
@@ -27191,7 +27390,7 @@ typedef enum {
 static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    if (!e->update.cleared) /* here, where a team can do it */
+    if (GCKPTI_RUNS_TRAINING && !e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
@@ -27206,7 +27405,7 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
-    if (ins->kind == GCKPT_UPDATE) {
+    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
         if (counts && e->step.goal == GCKPTI_GRADIENTS) {
@@ -27294,10 +27493,10 @@ static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first
 }
 
 /* As many rows as the plan takes in a step or call. */
-static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    int inference = p->mode == GCKPT_INFERENCE;
+    const int inference = gckpti_infers(p);
     const int streams = gckpti_streams(e);
     int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
     if (streams)
@@ -27368,7 +27567,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
                                  const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
-    const int inference = goal == GCKPTI_FORWARD;
+    const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_FORWARD;
     const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
     e->losses.ended = 0;
@@ -27433,7 +27632,8 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
 }
 
 /* Takes the feeds of `rows` rows more, which losses will count. */
-static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                       int64_t rows)
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
@@ -27441,14 +27641,15 @@ static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int 
     e->step.stop = e->step.row_end += rows;
     if (!gckpti_crew_of(e))
         e->step.rows = e->step.row_end;
-    gckpti_expect_counts(e, rows);
+    if (GCKPTI_RUNS_TRAINING)
+        gckpti_expect_counts(e, rows);
     return GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = goal == GCKPTI_STREAM;
+    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(e, rows, goal, hyper);
@@ -27458,7 +27659,8 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, own = gckpti_own_rows(e, rows, &first);
-        gckpti_start_counts(e);
+        if (GCKPTI_RUNS_TRAINING || GCKPTI_RUNS_BACKENDS)
+            gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
@@ -27478,31 +27680,20 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
     return GCKPT_OK;
 }
 
-/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
- * not, else a parameter whose gradient is not finite. */
-static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
-{
-    const gckpti_plan_param *bad = gckpti_total_norm(e);
-    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (bad && e->update.nonfinite)
-        gckpti_uncount_updates(e);
-    e->store->step += e->update.begun && !bad;
-    return bad;
-}
-
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    gckpti_add_uses(e);
+    if (GCKPTI_RUNS_TRAINING)
+        gckpti_add_uses(e);
     gckpt_result result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    const int inference = p->mode == GCKPT_INFERENCE, counts = !inference && count > 0;
+    const int inference = gckpti_infers(p), counts = !inference && count > 0;
     if (counts)
         gckpti_gather_squares(e);
     result = gckpti_meet(e, result);
@@ -27533,28 +27724,11 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
-{
-    e->step.state = GCKPTI_IDLE;
-    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    result = gckpti_meet(e, result);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
 /* Runs what was prepared, so many instructions of it, and ends it with the last. */
-static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
-{
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
-    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -27566,6 +27740,42 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     if (result == GCKPT_OK)
         gckpti_add_positions(exec, rows);
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)
+{
+    if (!exec || !sum || !count)
+        return GCKPT_E_ARG;
+    const int terms = (int)exec->plan->term_count;
+    if (term < 0 || term >= terms)
+        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
+                            term, terms);
+    if (!exec->losses.ended)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "term_loss: no step, or the last one did not come to its end");
+    *sum = exec->losses.terms[term].seen.sum;
+    *count = exec->losses.terms[term].seen.count;
+    return GCKPT_OK;
+}
+
+/* >>run/train */
+#ifndef GCKPT_NO_TRAINING
+
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
+{
+    e->step.state = GCKPTI_IDLE;
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    result = gckpti_meet(e, result);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -27659,22 +27869,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
-
-GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)
-{
-    if (!exec || !sum || !count)
-        return GCKPT_E_ARG;
-    const int terms = (int)exec->plan->term_count;
-    if (term < 0 || term >= terms)
-        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
-                            term, terms);
-    if (!exec->losses.ended)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "term_loss: no step, or the last one did not come to its end");
-    *sum = exec->losses.terms[term].seen.sum;
-    *count = exec->losses.terms[term].seen.count;
-    return GCKPT_OK;
-}
+#endif
 
 /* >>run/profile */
 #ifndef GCKPT_NO_CHECK
@@ -31011,6 +31206,8 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * by the code that plans.
  * ============================================================================================== */
 
+/* What the files of tables share; no other folder uses it. */
+
 /* >>tables/file */
 #ifndef GCKPT_NO_TABLES
 /* ---- as a file ---- */
@@ -31464,7 +31661,7 @@ static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
     gckpti_print(k, "%s", after);
 }
 
-static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
+GCKPTI_FN void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
@@ -31473,12 +31670,12 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     }
 }
 
-static int gckpti_c_letter(char c)
+GCKPTI_FN int gckpti_c_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-static int gckpti_c_identifier(const char *s)
+GCKPTI_FN int gckpti_c_identifier(const char *s)
 {
     int good = gckpti_c_letter(*s);
     for (; *s; s++)
@@ -31757,7 +31954,8 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
 #undef GCKPTI_NO
     const struct {
         const char *part, *has; /* has: what of it the plan has; NULL: nothing */
-    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
+                  { "RANKS", p->leaves > 1 ? "leaves" : NULL },
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
@@ -31841,6 +32039,121 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 }
 #endif
 
+/* >>tables/weights */
+#ifndef GCKPT_NO_TABLES
+/* ---- a store's parameters as C ---- */
+/* Begins an array of n elements, bits that may be read as floats. */
+static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
+                          size_t i)
+{
+    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n", 8 * bytes,
+                 n);
+    gckpti_print(k, "} gckpti_%s_%s%z = { {", name, what, i);
+}
+
+/* Parameter i: its values as they are stored, its scales. */
+static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *name, size_t i)
+{
+    const gckpti_param *q = &s->params[i];
+    const unsigned char *from = (const unsigned char *)q->p.packed;
+    const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
+    const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
+    const int bytes = gckpti_storages[q->p.storage].bytes;
+    float room[GCKPTI_DRAWN]; /* whole lines */
+    gckpti_c_bits(k, bytes, n, name, "value", i);
+    for (int64_t at = 0, some; at < n && !from; at += some) {
+        const float *x = gckpti_values_at(s, q, at, room, &some);
+        gckpti_c_words(k, x, (size_t)some);
+    }
+    for (int64_t at = 0; at < n && from; at++) {
+        uint16_t half = from[at];
+        if (bytes == 2)
+            memcpy(&half, from + 2 * at, 2);
+        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", half);
+    }
+    if (scales) {
+        gckpti_print(k, "\n} };\n");
+        gckpti_c_bits(k, 4, (int64_t)scales, name, "scale", i);
+        gckpti_c_words(k, q->p.scales, scales);
+    }
+    gckpti_print(k, "\n} };\n");
+}
+
+/* Its gckpti_printed. */
+static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name, size_t i)
+{
+    const gckpt_parameter *p = &s->params[i].p;
+    gckpti_print(k, "    { \"");
+    for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
+        gckpti_print(k, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
+    gckpti_print(k, "\", &gckpti_%s_value%z, ", name, i);
+    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z" : "NULL", name, i);
+    gckpti_print(k, ", { %i, {", p->shape.n);
+    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+        gckpti_print(k, d ? ", %I" : " %I", p->shape.d[d]);
+    gckpti_print(k, " } }, { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
+                 (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
+}
+
+/* Why it cannot be printed, a text with the name and *i; NULL: it can. */
+static const char *gckpti_c_unfit(const gckpt_store *s, const char *name, size_t *i)
+{
+    if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        return "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
+    if (s->ranks > 1)
+        return "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+    for (*i = 0; *i < s->count; ++*i)
+        if (gckpti_is_packed((int)s->params[*i].p.storage) && !s->params[*i].p.packed)
+            return "#error \"weights %s: parameter %z is packed and has no values yet: "
+                   "gckpt_store_get makes them\"\n";
+    return s->count ? NULL : "#error \"weights %s: the store has no parameters\"\n";
+}
+
+GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
+                                     gckpt_write_fn write, void *user)
+{
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    size_t i = 0, bytes = 0;
+    int packed = 0;
+    if (!store || !name || !write)
+        return GCKPT_E_ARG;
+    const char *wrong = gckpti_c_unfit(store, name, &i);
+    if (wrong) {
+        gckpti_print(&k, wrong, name, i);
+        gckpti_sink_flush(&k);
+        return GCKPT_E_ARG;
+    }
+    for (i = 0; i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        packed = packed || gckpti_is_packed((int)q->p.storage);
+        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
+    }
+    gckpti_print(
+        &k,
+        "/* Weights %s, printed by gckpt_store_c: compile them in the file that holds the\n"
+        " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+        "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
+        "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
+        name, GCKPT_PLAN_FORMAT, name);
+    if (packed)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
+                     "GCKPT_NO_PACK\"\n#endif\n",
+                     name);
+    gckpti_print(&k, "#define %s_flash_bytes %z\n", name, bytes);
+    for (i = 0; i < store->count; i++)
+        gckpti_c_values(&k, store, name, i);
+    gckpti_print(&k, "static const gckpti_printed gckpti_%s_weights[] = {\n", name);
+    for (i = 0; i < store->count; i++)
+        gckpti_c_row(&k, store, name, i);
+    gckpti_print(&k,
+                 "};\nstatic inline gckpt_result %s_bind(gckpt_store *s)\n{\n    return "
+                 "gckpti_store_printed(s, gckpti_%s_weights, %z);\n}\n",
+                 name, name, store->count);
+    return gckpti_sink_flush(&k);
+}
+#endif
+
 GCKPTI_WARM /* since check */
 
 /* No private macro outlives the implementation. */
@@ -31906,6 +32219,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_RECURRENT
 #undef GCKPTI_IMAGES
 #undef GCKPTI_LOSSES
+#undef GCKPTI_IF_TRAINING
 #undef GCKPTI_BOTH_WAYS
 #undef GCKPTI_PLANS
 #undef GCKPTI_ROW_ALL
@@ -31917,6 +32231,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_READS_MORE
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_CURVE_FLAGS
+#undef GCKPTI_REDUCES
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_STORED
 #undef GCKPTI_AVX512_BF16
@@ -31939,6 +32254,9 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
 #undef GCKPTI_WORK_LIMIT
+#undef gckpti_pass_start
+#undef gckpti_run_one_update
+#undef gckpti_count_step
 #undef gckpti_crew_begin
 #undef gckpti_run_gather
 #undef gckpti_pass_share
@@ -35275,7 +35593,7 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(widen),
     V(narrow),
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
@@ -35288,7 +35606,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     V(widen),
     gckpti_mixed_narrow_bf16,
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #endif
 #endif
@@ -35398,7 +35716,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     V(widen),
     gckpti_mixed_narrow_bf16,
     V(mixed_forward),
-    V(mixed_backward)
+    GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #endif
 
@@ -35642,12 +35960,15 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 
 /* >>kernels/table */
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
+#define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
-        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
-        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
-        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
-        V(errors_forward), V(errors_backward), V(exp_of), V(log_of), V(cap),                       \
+    V(product_piece), V(online), V(divide), V(dot), GCKPTI_TRAINED(update), V(add_to),             \
+        V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_forward),          \
+        GCKPTI_TRAINED(softmax_backward), V(log_softmax_forward),                                  \
+        GCKPTI_TRAINED(log_softmax_backward), V(norm_forward), GCKPTI_TRAINED(norm_backward),      \
+        V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
+        GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
+        GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap),                             \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
@@ -35658,6 +35979,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #endif
 #endif
 #undef GCKPTI_KERNELS
+#undef GCKPTI_TRAINED
 
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_FORMULA

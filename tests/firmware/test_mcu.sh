@@ -53,7 +53,6 @@ board()                 # board NAME: its core, compiler, QEMU
     cross="$cross -$level -DGCKPT_SMALL -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
         -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
         -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram"
-    [ "$level" != O3 ] || cross="$cross -Wno-maybe-uninitialized" # gcc 12 warns of what is set wherever it is read
     qemu="$qemu -M $1 -nographic -monitor none -serial none -icount shift=0
         -semihosting-config enable=on,target=native"
 }
