@@ -9,9 +9,9 @@
 static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
                           size_t i)
 {
-    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n", 8 * bytes,
+    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ", 8 * bytes,
                  n);
-    gckpti_print(k, "} gckpti_%s_%s%z = { {", name, what, i);
+    gckpti_print(k, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
 /* Parameter i: its values as they are stored, its scales. */
@@ -19,6 +19,7 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
 {
     const gckpti_param *q = &s->params[i];
     const unsigned char *from = (const unsigned char *)q->p.packed;
+    const uint16_t *halves = (const uint16_t *)q->p.packed;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
@@ -28,12 +29,8 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
         const float *x = gckpti_values_at(s, q, at, room, &some);
         gckpti_c_words(k, x, (size_t)some);
     }
-    for (int64_t at = 0; at < n && from; at++) {
-        uint16_t half = from[at];
-        if (bytes == 2)
-            memcpy(&half, from + 2 * at, 2);
-        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", half);
-    }
+    for (int64_t at = 0; at < n && from; at++)
+        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", bytes == 2 ? halves[at] : from[at]);
     if (scales) {
         gckpti_print(k, "\n} };\n");
         gckpti_c_bits(k, 4, (int64_t)scales, name, "scale", i);
@@ -50,11 +47,9 @@ static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name,
     for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
         gckpti_print(k, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
     gckpti_print(k, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z" : "NULL", name, i);
-    gckpti_print(k, ", { %i, {", p->shape.n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(k, d ? ", %I" : " %I", p->shape.d[d]);
-    gckpti_print(k, " } }, { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
+    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z, " : "NULL, ", name, i);
+    gckpti_c_shape(k, &p->shape);
+    gckpti_print(k, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
 }
 
@@ -65,10 +60,12 @@ static const char *gckpti_c_unfit(const gckpt_store *s, const char *name, size_t
         return "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
     if (s->ranks > 1)
         return "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
-    for (*i = 0; *i < s->count; ++*i)
-        if (gckpti_is_packed((int)s->params[*i].p.storage) && !s->params[*i].p.packed)
-            return "#error \"weights %s: parameter %z is packed and has no values yet: "
-                   "gckpt_store_get makes them\"\n";
+    for (*i = 0; *i < s->count; ++*i) { /* values that are drawn in passing are floats */
+        const gckpti_param *q = &s->params[*i];
+        if (!gckpti_is_made(q) &&
+            (gckpti_is_packed((int)q->p.storage) || (!GCKPTI_DRAWS && gckpti_is_random(&q->init))))
+            return "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
+    }
     return s->count ? NULL : "#error \"weights %s: the store has no parameters\"\n";
 }
 
