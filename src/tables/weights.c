@@ -53,20 +53,11 @@ static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name,
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
 }
 
-/* Why it cannot be printed, a text with the name and *i; NULL: it can. */
-static const char *gckpti_c_unfit(const gckpt_store *s, const char *name, size_t *i)
+/* Values that are made, or can be drawn in passing, as floats. */
+static int gckpti_c_has_values(const gckpti_param *q)
 {
-    if (!gckpti_c_identifier(name) || strlen(name) > 60)
-        return "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    if (s->ranks > 1)
-        return "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
-    for (*i = 0; *i < s->count; ++*i) { /* values that are drawn in passing are floats */
-        const gckpti_param *q = &s->params[*i];
-        if (!gckpti_is_made(q) &&
-            (gckpti_is_packed((int)q->p.storage) || (!GCKPTI_DRAWS && gckpti_is_random(&q->init))))
-            return "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
-    }
-    return s->count ? NULL : "#error \"weights %s: the store has no parameters\"\n";
+    return gckpti_is_made(q) ||
+           (!gckpti_is_packed((int)q->p.storage) && (GCKPTI_DRAWS || !gckpti_is_random(&q->init)));
 }
 
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
@@ -77,16 +68,20 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     int packed = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
-    const char *wrong = gckpti_c_unfit(store, name, &i);
+    const char *wrong = NULL;
+    if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
+    else if (store->ranks > 1)
+        wrong = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+    else if (!store->count)
+        wrong = "#error \"weights %s: the store has no parameters\"\n";
+    for (; i < store->count && !wrong; i += !wrong)
+        if (!gckpti_c_has_values(&store->params[i]))
+            wrong = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
     if (wrong) {
         gckpti_print(&k, wrong, name, i);
         gckpti_sink_flush(&k);
         return GCKPT_E_ARG;
-    }
-    for (i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        packed = packed || gckpti_is_packed((int)q->p.storage);
-        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
     }
     gckpti_print(
         &k,
@@ -95,15 +90,20 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
         "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
         name, GCKPT_PLAN_FORMAT, name);
+    for (i = 0; i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        packed = packed || gckpti_is_packed((int)q->p.storage);
+        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
+        gckpti_c_values(&k, store, name, i);
+    }
     if (packed)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
                      "GCKPT_NO_PACK\"\n#endif\n",
                      name);
-    gckpti_print(&k, "#define %s_flash_bytes %z\n", name, bytes);
-    for (i = 0; i < store->count; i++)
-        gckpti_c_values(&k, store, name, i);
-    gckpti_print(&k, "static const gckpti_printed gckpti_%s_weights[] = {\n", name);
+    gckpti_print(&k,
+                 "#define %s_flash_bytes %z\nstatic const gckpti_printed gckpti_%s_weights[] = {\n",
+                 name, bytes, name);
     for (i = 0; i < store->count; i++)
         gckpti_c_row(&k, store, name, i);
     gckpti_print(&k,
