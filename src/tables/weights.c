@@ -53,13 +53,6 @@ static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name,
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
 }
 
-/* Values that are made, or can be drawn in passing, as floats. */
-static int gckpti_c_has_values(const gckpti_param *q)
-{
-    return gckpti_is_made(q) ||
-           (!gckpti_is_packed((int)q->p.storage) && (GCKPTI_DRAWS || !gckpti_is_random(&q->init)));
-}
-
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user)
 {
@@ -75,9 +68,12 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         wrong = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         wrong = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !wrong; i += !wrong)
-        if (!gckpti_c_has_values(&store->params[i]))
+    for (; i < store->count && !wrong; i += !wrong) { /* only floats can be drawn in passing */
+        const gckpti_param *q = &store->params[i];
+        if (!gckpti_is_made(q) &&
+            (gckpti_is_packed((int)q->p.storage) || (!GCKPTI_DRAWS && gckpti_is_random(&q->init))))
             wrong = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
+    }
     if (wrong) {
         gckpti_print(&k, wrong, name, i);
         gckpti_sink_flush(&k);
