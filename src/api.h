@@ -1057,12 +1057,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled in beside the plan, and
- * `gckpt_result NAME_bind(gckpt_store *store)`: it brings them into an empty store, before
- * gckpt_plan_params, in this order, stored as they are, every bit. Frozen ones are read from flash
+ * `gckpt_result NAME_bind(gckpt_store *store)`: before gckpt_plan_params it brings them into an
+ * empty store, in their order, stored as they are, every bit. Frozen ones are read from flash
  * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
  * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
- * less than NAME_store_bytes of a plan over this store that reads all its frozen ones. E_ARG: as
- * above; no parameters, several ranks, packed ones that are not made yet (gckpt_store_get). */
+ * less than NAME_store_bytes of a plan that reads all of the store's parameters. E_ARG: as above;
+ * no parameters, several ranks, values not made yet (gckpt_store_get) that are packed, or that
+ * GCKPT_NO_TRAINING does not draw. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_TABLES */

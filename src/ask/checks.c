@@ -97,8 +97,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.mode is %s; this build leaves out training "
-                            "(GCKPT_NO_TRAINING): make it GCKPT_INFERENCE",
+                            "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
                             gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,

@@ -222,10 +222,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 }
 /* The rule of shapes of the op of that name. */
 #define GCKPTI_REDUCES(op, rule)                                                                   \
-    static gckpt_result gckpti_##op##_shape(gckpt_call *call)                                      \
-    {                                                                                              \
-        return rule(call, #op);                                                                    \
-    }
+    static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCES(sum, gckpti_reduce_shape)
 GCKPTI_REDUCES(mean, gckpti_reduce_shape)
 /* By lanes along the last axis, row after row along another. */

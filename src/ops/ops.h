@@ -62,11 +62,7 @@ GCKPTI_WARM /* since graph */
 #endif
 
 /* Of a row or a table: what only training needs. */
-#ifndef GCKPT_NO_TRAINING
-#define GCKPTI_IF_TRAINING(x) x
-#else
-#define GCKPTI_IF_TRAINING(x) (0 ? (x) : NULL)
-#endif
+#define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
 /* Of a plan that trains: masks are drawn, statistics are the batch's. */
 static inline int gckpti_trains(const gckpt_call *call)
 {

@@ -20,11 +20,7 @@ GCKPTI_FLOPS(20)
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 
-#if !GCKPTI_WITH_PLANNER
-#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
-#else
-#define GCKPTI_PLANS(type, function) function
-#endif
+#define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's

@@ -31,8 +31,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             p->threads, p->alignment);
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it trains, which this build leaves out (GCKPT_NO_TRAINING); "
-                            "make it with GCKPT_INFERENCE");
+                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
     if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
@@ -141,8 +140,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" has no values, and this build draws none "
-                                "(GCKPT_NO_TRAINING): load or set them before (gckpt_store_get)",
+                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING draws none: "
+                                "load or set them before (gckpt_store_get)",
                                 name);
         if (!e->bound.params)
             continue;

@@ -270,10 +270,12 @@ GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 #ifndef GCKPT_NO_TRAINING
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
+/* run/train.c: of GCKPTI_GRADIENTS: divides them, takes their norm, and finishes the step. */
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
 #endif
 
 /* ---- run/advance.c ---- */
@@ -296,11 +298,8 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
- * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
+ * step, and reports. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
-#ifndef GCKPT_NO_TRAINING /* run/train.c */
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
-#endif
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */

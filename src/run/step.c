@@ -176,7 +176,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, own = gckpti_own_rows(e, rows, &first);
-        if (GCKPTI_RUNS_TRAINING || GCKPTI_RUNS_BACKENDS)
+        if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
             gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }

@@ -41,9 +41,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_RUNNING)
+    if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
     return gckpti_run_step(exec, instructions, report);
@@ -71,9 +69,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
+    if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
     gckpt_result result = gckpti_failed_here(exec);
@@ -94,9 +90,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
+    if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->step.state = GCKPTI_RUNNING;

@@ -204,17 +204,6 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_gather_updated(e, q);
 }
 
-/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-static void gckpti_uncount_updates(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i);
-        if (p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
-    }
-}
-
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
  * all of these and the norm (else that is only reported: one pass is enough). */
 GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
@@ -239,9 +228,13 @@ GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *in
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
+    const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (bad && e->update.nonfinite)
-        gckpti_uncount_updates(e);
+    for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
+        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend did not do what was counted */
+        if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
     e->store->step += e->update.begun && !bad;
     return bad;
 }

@@ -179,17 +179,19 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
 {
     const gckpt_init none = { 0, 0, 0 };
+    const gckpti_printed *w = all;
     if (!s || s->count || s->ranks > 1)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
+                            "bind: printed weights are for an empty store of one rank; bind them "
+                            "before anything else");
+    while (w < all + n && gckpti_param_new(s, w->name, &w->shape, w->frozen, none))
+        w++; /* all, so that the list grows no more when values come to lie behind it */
     gckpt_result result = gckpti_ok(s);
-    for (const gckpti_printed *w = all; w < all + n && result == GCKPT_OK; w++) {
-        gckpti_param *q = gckpti_param_new(s, w->name, &w->shape, w->frozen, none);
-        if (!q) {
-            result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
-            break;
-        }
+    if (w < all + n)
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        w = &all[i];
         q->p.frozen = q->locked = w->frozen;
         q->p.storage = (gckpt_storage)w->storage;
         q->p.lr_scale = gckpti_float(w->factors[0]);
@@ -199,11 +201,8 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
             q->p.packed = w->values;
         else if (w->frozen) /* nobody writes to them */
             memcpy(&q->p.values, &w->values, sizeof w->values);
-    }
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) { /* now the list grows no more */
-        gckpti_param *q = &s->params[i];
-        if (!q->external && (result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, all[i].values, (size_t)q->p.elements * sizeof(float));
+        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, w->values, (size_t)q->p.elements * sizeof(float));
         q->raw = 0;
     }
     if (result != GCKPT_OK) {

@@ -25,7 +25,16 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     }
 }
 
-GCKPTI_FN int gckpti_c_letter(char c)
+/* Behind its axes 0: whoever made it may have left those sizes as they were. */
+GCKPTI_FN void gckpti_c_shape(gckpti_sink *k, const gckpt_shape *shape)
+{
+    gckpti_print(k, "{ %i, {", shape->n);
+    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+        gckpti_print(k, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
+    gckpti_print(k, " } }");
+}
+
+static int gckpti_c_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -119,10 +128,9 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
         gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, { %i, {", q->aux_bytes, q->shape.n);
-        for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_print(k, " } }, %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, ", %z, ", q->aux_bytes);
+        gckpti_c_shape(k, &q->shape);
+        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);

@@ -9,9 +9,9 @@
 static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
                           size_t i)
 {
-    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n", 8 * bytes,
+    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ", 8 * bytes,
                  n);
-    gckpti_print(k, "} gckpti_%s_%s%z = { {", name, what, i);
+    gckpti_print(k, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
 /* Parameter i: its values as they are stored, its scales. */
@@ -19,6 +19,7 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
 {
     const gckpti_param *q = &s->params[i];
     const unsigned char *from = (const unsigned char *)q->p.packed;
+    const uint16_t *halves = (const uint16_t *)q->p.packed;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
@@ -28,12 +29,8 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
         const float *x = gckpti_values_at(s, q, at, room, &some);
         gckpti_c_words(k, x, (size_t)some);
     }
-    for (int64_t at = 0; at < n && from; at++) {
-        uint16_t half = from[at];
-        if (bytes == 2)
-            memcpy(&half, from + 2 * at, 2);
-        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", half);
-    }
+    for (int64_t at = 0; at < n && from; at++)
+        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", bytes == 2 ? halves[at] : from[at]);
     if (scales) {
         gckpti_print(k, "\n} };\n");
         gckpti_c_bits(k, 4, (int64_t)scales, name, "scale", i);
@@ -50,26 +47,10 @@ static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name,
     for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
         gckpti_print(k, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
     gckpti_print(k, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z" : "NULL", name, i);
-    gckpti_print(k, ", { %i, {", p->shape.n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(k, d ? ", %I" : " %I", p->shape.d[d]);
-    gckpti_print(k, " } }, { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
+    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z, " : "NULL, ", name, i);
+    gckpti_c_shape(k, &p->shape);
+    gckpti_print(k, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
-}
-
-/* Why it cannot be printed, a text with the name and *i; NULL: it can. */
-static const char *gckpti_c_unfit(const gckpt_store *s, const char *name, size_t *i)
-{
-    if (!gckpti_c_identifier(name) || strlen(name) > 60)
-        return "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    if (s->ranks > 1)
-        return "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
-    for (*i = 0; *i < s->count; ++*i)
-        if (gckpti_is_packed((int)s->params[*i].p.storage) && !s->params[*i].p.packed)
-            return "#error \"weights %s: parameter %z is packed and has no values yet: "
-                   "gckpt_store_get makes them\"\n";
-    return s->count ? NULL : "#error \"weights %s: the store has no parameters\"\n";
 }
 
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
@@ -80,16 +61,23 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     int packed = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
-    const char *wrong = gckpti_c_unfit(store, name, &i);
+    const char *wrong = NULL;
+    if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
+    else if (store->ranks > 1)
+        wrong = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+    else if (!store->count)
+        wrong = "#error \"weights %s: the store has no parameters\"\n";
+    for (; i < store->count && !wrong; i += !wrong) { /* only floats can be drawn in passing */
+        const gckpti_param *q = &store->params[i];
+        if (!gckpti_is_made(q) &&
+            (gckpti_is_packed((int)q->p.storage) || (!GCKPTI_DRAWS && gckpti_is_random(&q->init))))
+            wrong = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
+    }
     if (wrong) {
         gckpti_print(&k, wrong, name, i);
         gckpti_sink_flush(&k);
         return GCKPT_E_ARG;
-    }
-    for (i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        packed = packed || gckpti_is_packed((int)q->p.storage);
-        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
     }
     gckpti_print(
         &k,
@@ -98,15 +86,20 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
         "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
         name, GCKPT_PLAN_FORMAT, name);
+    for (i = 0; i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        packed = packed || gckpti_is_packed((int)q->p.storage);
+        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
+        gckpti_c_values(&k, store, name, i);
+    }
     if (packed)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
                      "GCKPT_NO_PACK\"\n#endif\n",
                      name);
-    gckpti_print(&k, "#define %s_flash_bytes %z\n", name, bytes);
-    for (i = 0; i < store->count; i++)
-        gckpti_c_values(&k, store, name, i);
-    gckpti_print(&k, "static const gckpti_printed gckpti_%s_weights[] = {\n", name);
+    gckpti_print(&k,
+                 "#define %s_flash_bytes %z\nstatic const gckpti_printed gckpti_%s_weights[] = {\n",
+                 name, bytes, name);
     for (i = 0; i < store->count; i++)
         gckpti_c_row(&k, store, name, i);
     gckpti_print(&k,

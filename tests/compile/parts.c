@@ -512,6 +512,10 @@ static void refusals(void)
     expect(gckpt_plan_params(p, bare) == GCKPT_OK && !gckpt_exec_new(p, bare, NULL) &&
                strstr(gckpt_error_text(bare), "GCKPT_NO_TRAINING"),
            "weights that nobody gave", bare);
+#ifndef GCKPT_NO_TABLES
+    file.size = file.at = 0;
+    expect(gckpt_store_c(bare, "weights", put, &file) == GCKPT_E_ARG, "weights that nobody gave are not printed", bare);
+#endif
     set_values(bare);
     gckpt_exec *e = gckpt_exec_new(p, bare, NULL);
     expect(e && gckpt_store_hash(bare) == gckpt_store_hash(m.store), "weights that were given", bare);
