@@ -32,11 +32,11 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1728
+ *     >>store     parameters and optimiser state, however they are stored                     1727
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        653
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5645
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5634
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -48,16 +48,16 @@
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1660
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1659
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4797
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4782
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            967
+ *     >>tables    plans as files and as C constants                                            973
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3704
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -146,7 +146,7 @@
  *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
  *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some and
- *                       _next, _hyper_lr, _lr_cosine; weights are given (and SEARCH, RANKS, CHECK)
+ *                       _next, _hyper_lr, _lr_cosine; draws of weights (and SEARCH, RANKS, CHECK)
  *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
  *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
@@ -1538,12 +1538,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled in beside the plan, and
- * `gckpt_result NAME_bind(gckpt_store *store)`: it brings them into an empty store, before
- * gckpt_plan_params, in this order, stored as they are, every bit. Frozen ones are read from flash
+ * `gckpt_result NAME_bind(gckpt_store *store)`: before gckpt_plan_params it brings them into an
+ * empty store, in their order, stored as they are, every bit. Frozen ones are read from flash
  * (gckpt_store_external) and stay frozen; of the others the store has copies. Not printed are
  * optimiser state, step count and notes: a device begins at step 0. A block needs NAME_flash_bytes
- * less than NAME_store_bytes of a plan over this store that reads all its frozen ones. E_ARG: as
- * above; no parameters, several ranks, packed ones that are not made yet (gckpt_store_get). */
+ * less than NAME_store_bytes of a plan that reads all of the store's parameters. E_ARG: as above;
+ * no parameters, several ranks, values not made yet (gckpt_store_get) that are packed, or that
+ * GCKPT_NO_TRAINING does not draw. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_TABLES */
@@ -5701,17 +5702,19 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed *all, size_t n)
 {
     const gckpt_init none = { 0, 0, 0 };
+    const gckpti_printed *w = all;
     if (!s || s->count || s->ranks > 1)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
+                            "bind: printed weights are for an empty store of one rank; bind them "
+                            "before anything else");
+    while (w < all + n && gckpti_param_new(s, w->name, &w->shape, w->frozen, none))
+        w++; /* all, so that the list grows no more when values come to lie behind it */
     gckpt_result result = gckpti_ok(s);
-    for (const gckpti_printed *w = all; w < all + n && result == GCKPT_OK; w++) {
-        gckpti_param *q = gckpti_param_new(s, w->name, &w->shape, w->frozen, none);
-        if (!q) {
-            result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
-            break;
-        }
+    if (w < all + n)
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for \"%s\"", w->name);
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        w = &all[i];
         q->p.frozen = q->locked = w->frozen;
         q->p.storage = (gckpt_storage)w->storage;
         q->p.lr_scale = gckpti_float(w->factors[0]);
@@ -5721,11 +5724,8 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
             q->p.packed = w->values;
         else if (w->frozen) /* nobody writes to them */
             memcpy(&q->p.values, &w->values, sizeof w->values);
-    }
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) { /* now the list grows no more */
-        gckpti_param *q = &s->params[i];
-        if (!q->external && (result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, all[i].values, (size_t)q->p.elements * sizeof(float));
+        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, w->values, (size_t)q->p.elements * sizeof(float));
         q->raw = 0;
     }
     if (result != GCKPT_OK) {
@@ -7159,11 +7159,7 @@ GCKPTI_WARM /* since graph */
 #endif
 
 /* Of a row or a table: what only training needs. */
-#ifndef GCKPT_NO_TRAINING
-#define GCKPTI_IF_TRAINING(x) x
-#else
-#define GCKPTI_IF_TRAINING(x) (0 ? (x) : NULL)
-#endif
+#define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
 /* Of a plan that trains: masks are drawn, statistics are the batch's. */
 static inline int gckpti_trains(const gckpt_call *call)
 {
@@ -7979,11 +7975,7 @@ GCKPTI_FLOPS(20)
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 
-#if !GCKPTI_WITH_PLANNER
-#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
-#else
-#define GCKPTI_PLANS(type, function) function
-#endif
+#define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
@@ -8944,10 +8936,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
 }
 /* The rule of shapes of the op of that name. */
 #define GCKPTI_REDUCES(op, rule)                                                                   \
-    static gckpt_result gckpti_##op##_shape(gckpt_call *call)                                      \
-    {                                                                                              \
-        return rule(call, #op);                                                                    \
-    }
+    static gckpt_result gckpti_##op##_shape(gckpt_call *call) { return rule(call, #op); }
 GCKPTI_REDUCES(sum, gckpti_reduce_shape)
 GCKPTI_REDUCES(mean, gckpti_reduce_shape)
 /* By lanes along the last axis, row after row along another. */
@@ -21802,8 +21791,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.mode is %s; this build leaves out training "
-                            "(GCKPT_NO_TRAINING): make it GCKPT_INFERENCE",
+                            "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
                             gckpt_mode_name(d->mode));
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,
@@ -23431,10 +23419,12 @@ GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 #ifndef GCKPT_NO_TRAINING
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
+/* run/train.c: of GCKPTI_GRADIENTS: divides them, takes their norm, and finishes the step. */
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
 #endif
 
 /* ---- run/advance.c ---- */
@@ -23457,11 +23447,8 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
 /* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
- * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
+ * step, and reports. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
-#ifndef GCKPT_NO_TRAINING /* run/train.c */
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
-#endif
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
@@ -25371,8 +25358,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             p->threads, p->alignment);
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: it trains, which this build leaves out (GCKPT_NO_TRAINING); "
-                            "make it with GCKPT_INFERENCE");
+                            "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
     if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
@@ -25481,8 +25467,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!GCKPTI_DRAWS && !gckpti_is_made(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" has no values, and this build draws none "
-                                "(GCKPT_NO_TRAINING): load or set them before (gckpt_store_get)",
+                                "exec: \"%s\" has no values, and GCKPT_NO_TRAINING draws none: "
+                                "load or set them before (gckpt_store_get)",
                                 name);
         if (!e->bound.params)
             continue;
@@ -26864,17 +26850,6 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_gather_updated(e, q);
 }
 
-/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-static void gckpti_uncount_updates(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i);
-        if (p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
-    }
-}
-
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
  * all of these and the norm (else that is only reported: one pass is enough). */
 GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
@@ -26899,9 +26874,13 @@ GCKPTI_FN gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *in
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
+    const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (bad && e->update.nonfinite)
-        gckpti_uncount_updates(e);
+    for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
+        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend did not do what was counted */
+        if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
     e->store->step += e->update.begun && !bad;
     return bad;
 }
@@ -27659,7 +27638,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, own = gckpti_own_rows(e, rows, &first);
-        if (GCKPTI_RUNS_TRAINING || GCKPTI_RUNS_BACKENDS)
+        if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
             gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
@@ -27801,9 +27780,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_RUNNING)
+    if (!exec || exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
     return gckpti_run_step(exec, instructions, report);
@@ -27831,9 +27808,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
+    if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
     gckpt_result result = gckpti_failed_here(exec);
@@ -27854,9 +27829,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (exec->step.state != GCKPTI_STREAMING)
+    if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->step.state = GCKPTI_RUNNING;
@@ -31206,7 +31179,12 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * by the code that plans.
  * ============================================================================================== */
 
-/* What the files of tables share; no other folder uses it. */
+#ifdef GCKPTI_ROOMS /* what the files of tables share; what each does is said where it is defined */
+/* tables/c.c */
+GCKPTI_FN void gckpti_c_words(gckpti_sink *k, const void *data, size_t n);
+GCKPTI_FN void gckpti_c_shape(gckpti_sink *k, const gckpt_shape *shape);
+GCKPTI_FN int gckpti_c_identifier(const char *s);
+#endif
 
 /* >>tables/file */
 #ifndef GCKPT_NO_TABLES
@@ -31670,7 +31648,16 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     }
 }
 
-GCKPTI_FN int gckpti_c_letter(char c)
+/* Behind its axes 0: whoever made it may have left those sizes as they were. */
+GCKPTI_FN void gckpti_c_shape(gckpti_sink *k, const gckpt_shape *shape)
+{
+    gckpti_print(k, "{ %i, {", shape->n);
+    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+        gckpti_print(k, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
+    gckpti_print(k, " } }");
+}
+
+static int gckpti_c_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -31764,10 +31751,9 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
         gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, { %i, {", q->aux_bytes, q->shape.n);
-        for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_print(k, " } }, %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, ", %z, ", q->aux_bytes);
+        gckpti_c_shape(k, &q->shape);
+        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -32046,9 +32032,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
                           size_t i)
 {
-    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n", 8 * bytes,
+    gckpti_print(k, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ", 8 * bytes,
                  n);
-    gckpti_print(k, "} gckpti_%s_%s%z = { {", name, what, i);
+    gckpti_print(k, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
 /* Parameter i: its values as they are stored, its scales. */
@@ -32056,6 +32042,7 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
 {
     const gckpti_param *q = &s->params[i];
     const unsigned char *from = (const unsigned char *)q->p.packed;
+    const uint16_t *halves = (const uint16_t *)q->p.packed;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
@@ -32065,12 +32052,8 @@ static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *na
         const float *x = gckpti_values_at(s, q, at, room, &some);
         gckpti_c_words(k, x, (size_t)some);
     }
-    for (int64_t at = 0; at < n && from; at++) {
-        uint16_t half = from[at];
-        if (bytes == 2)
-            memcpy(&half, from + 2 * at, 2);
-        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", half);
-    }
+    for (int64_t at = 0; at < n && from; at++)
+        gckpti_print(k, at % 16 ? " %i," : "\n    %i,", bytes == 2 ? halves[at] : from[at]);
     if (scales) {
         gckpti_print(k, "\n} };\n");
         gckpti_c_bits(k, 4, (int64_t)scales, name, "scale", i);
@@ -32087,26 +32070,10 @@ static void gckpti_c_row(gckpti_sink *k, const gckpt_store *s, const char *name,
     for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
         gckpti_print(k, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
     gckpti_print(k, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z" : "NULL", name, i);
-    gckpti_print(k, ", { %i, {", p->shape.n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(k, d ? ", %I" : " %I", p->shape.d[d]);
-    gckpti_print(k, " } }, { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
+    gckpti_print(k, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z, " : "NULL, ", name, i);
+    gckpti_c_shape(k, &p->shape);
+    gckpti_print(k, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
-}
-
-/* Why it cannot be printed, a text with the name and *i; NULL: it can. */
-static const char *gckpti_c_unfit(const gckpt_store *s, const char *name, size_t *i)
-{
-    if (!gckpti_c_identifier(name) || strlen(name) > 60)
-        return "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    if (s->ranks > 1)
-        return "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
-    for (*i = 0; *i < s->count; ++*i)
-        if (gckpti_is_packed((int)s->params[*i].p.storage) && !s->params[*i].p.packed)
-            return "#error \"weights %s: parameter %z is packed and has no values yet: "
-                   "gckpt_store_get makes them\"\n";
-    return s->count ? NULL : "#error \"weights %s: the store has no parameters\"\n";
 }
 
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
@@ -32117,16 +32084,23 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     int packed = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
-    const char *wrong = gckpti_c_unfit(store, name, &i);
+    const char *wrong = NULL;
+    if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
+    else if (store->ranks > 1)
+        wrong = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+    else if (!store->count)
+        wrong = "#error \"weights %s: the store has no parameters\"\n";
+    for (; i < store->count && !wrong; i += !wrong) { /* only floats can be drawn in passing */
+        const gckpti_param *q = &store->params[i];
+        if (!gckpti_is_made(q) &&
+            (gckpti_is_packed((int)q->p.storage) || (!GCKPTI_DRAWS && gckpti_is_random(&q->init))))
+            wrong = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
+    }
     if (wrong) {
         gckpti_print(&k, wrong, name, i);
         gckpti_sink_flush(&k);
         return GCKPT_E_ARG;
-    }
-    for (i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        packed = packed || gckpti_is_packed((int)q->p.storage);
-        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
     }
     gckpti_print(
         &k,
@@ -32135,15 +32109,20 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
         "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
         name, GCKPT_PLAN_FORMAT, name);
+    for (i = 0; i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        packed = packed || gckpti_is_packed((int)q->p.storage);
+        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
+        gckpti_c_values(&k, store, name, i);
+    }
     if (packed)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
                      "GCKPT_NO_PACK\"\n#endif\n",
                      name);
-    gckpti_print(&k, "#define %s_flash_bytes %z\n", name, bytes);
-    for (i = 0; i < store->count; i++)
-        gckpti_c_values(&k, store, name, i);
-    gckpti_print(&k, "static const gckpti_printed gckpti_%s_weights[] = {\n", name);
+    gckpti_print(&k,
+                 "#define %s_flash_bytes %z\nstatic const gckpti_printed gckpti_%s_weights[] = {\n",
+                 name, bytes, name);
     for (i = 0; i < store->count; i++)
         gckpti_c_row(&k, store, name, i);
     gckpti_print(&k,
