@@ -113,7 +113,7 @@ help:
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
 	@echo 'make install   header, library, headers of examples/, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
 	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
-	@echo 'make boards    the header as an archive for each tool of boards, in build/boards: zip'
+	@echo 'make boards    libraries for Arduino, PlatformIO, ESP-IDF and Zephyr, in build/boards: zip and GNU tar'
 	@echo 'make clean     remove build/'
 	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
 

@@ -12,7 +12,7 @@ static size_t row(gckpt_graph *g, const gckpt_term *loss, const char *name, gckp
         return 0;
     }
     const size_t bytes = gckpt_plan_bytes(p);
-    printf("%-26s %8zu  %5.1f %%  %5.1f %%\n", name, bytes, 100 * gckpt_plan_overhead(p),
+    printf("%-26s %8zu  %6.1f %%  %5.1f %%\n", name, bytes, 100 * gckpt_plan_overhead(p),
            100 * (double)gckpt_plan_proven_work(p) / (double)gckpt_plan_work(p));
     gckpt_plan_free(p);
     return bytes;
@@ -33,7 +33,7 @@ int main(void)
             gckpt_segment_end(g);
     }
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
-    printf("%-26s %8s  %7s  %7s\n", "", "bytes", "longer", "proven");
+    printf("%-26s %8s  %8s  %7s\n", "", "bytes", "longer", "proven");
     const size_t all = row(g, &loss, "store-all", GCKPT_STORE_ALL, 0);
     row(g, &loss, "memory-poor", GCKPT_MEMORY_POOR, 0);
     row(g, &loss, "segments", GCKPT_SEGMENTS, 0);

@@ -5,6 +5,7 @@ CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_CHECK -DGCKPT_NO_IMAGES}
 version=${version:-$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' gradckpt.h)}
 of=examples/packaging
+[ -n "$host" ] || { host=$(mktemp -d) && trap 'rm -rf "$host"' EXIT; } || exit 1
 mkdir -p "$1" || exit 1
 
 # put FOLDER FILE..: copies of these in it
@@ -20,8 +21,8 @@ put()
 regression()
 {
     put "$1" $of/regression/regression.h && prints $of/regression/plan.c "$1/regression_plan.h" &&
-        $CC -O0 -std=gnu99 -I. -I"$1" $of/regression/host.c -o build/boards-host/regression || return 1
-    learns=$(build/boards-host/regression) || return 1
+        $CC -O0 -std=gnu99 -I. -I"$1" $of/regression/host.c -o "$host/regression" || return 1
+    learns=$("$host/regression") || return 1
     weights=${learns##* }
     without=$(parts "$1/regression_plan.h" | sed 's/^#define GCKPT_/CONFIG_GRADCKPT_/; s/$/=y/')
 }

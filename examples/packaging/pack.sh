@@ -23,7 +23,7 @@ prints()
 {
     source=$1 output=$2
     shift 2
-    $LINKED -std=gnu99 -DPLAN "$@" "$source" -lm -o "$host/program" &&
+    $LINKED -std=gnu99 -DPLAN "$@" "$source" -lm -o "${host:?}/program" &&
         "$host/program" > "$output" 2> "$host/said" || { cat "$host/said" >&2 && return 1; }
 }
 

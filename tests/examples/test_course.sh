@@ -72,6 +72,12 @@ check "the starter as it is" says 'not begun' 4.1 "$starter"
 sed 's/puts.*/sleep(100);/; s/#include <stdio.h>/&\n#include <unistd.h>/' "$starter" > "$work/waits.c"
 export LIMIT=1
 check "a program that waits" says 'time out' 4.1 "$work/waits.c"
+sed 's/puts.*/puts(fork() == 0 ? "begun" : "alone");/; s/#include <stdio.h>/&\n#include <unistd.h>/' \
+    "$starter" > "$work/forks.c"
+check "a program that begins another" says 'not yet right' 4.1 "$work/forks.c"
+check "does not" sh -c "grep alone '$work/said' && ! grep begun '$work/said'"
+printf '#include "/dev/zero"\n' > "$work/zero.c"
+check "a file that never ends" says 'does not compile' 4.1 "$work/zero.c"
 check "an exercise that is not there" \
     fails_with 2 'there is no exercise 99; there are: 1.1 ' course exercise 99 "$starter"
 check "a file that is not there" fails_with 2 'make starters writes it' course exercise 4.1 "$work/none.c"

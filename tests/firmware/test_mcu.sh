@@ -259,8 +259,22 @@ learns_there() { copied && copied qemu > "$work/minimal.out" 2>&1 && diff "$work
 cp -R $in/minimal "$minimal" && rm -rf "$minimal/build"
 check "minimal has four files" [ "$(LC_ALL=C ls "$minimal" | tr '\n' ' ')" = "Makefile chip.ld main.c plan.h " ]
 check "minimal's plan is today's (make -C $in/minimal plan)" sh -c "$LINKED -std=gnu99 -DPLAN $in/minimal/main.c -lm \
-    -o $work/minimal.plan && $work/minimal.plan | diff $in/minimal/plan.h -"
+    -o $work/minimal.plan && $work/minimal.plan > $work/minimal.h && grep -v ' network of main.c: ' $in/minimal/plan.h |
+    diff - $work/minimal.h"
 check "minimal learns here" learns_here
+forgets()               # forgets TARGET EDIT TEXT: what somebody sees who has forgotten something
+{
+    cp $in/minimal/*.[ch] $in/minimal/Makefile "$minimal" && (cd "$minimal" && eval "$2") &&
+        ! copied $1 > "$work/minimal.says" 2>&1 && grep -- "$3" "$work/minimal.says"
+}
+another="sed 's/HIDDEN = 12/HIDDEN = 13/' main.c > m && mv m main.c"
+check "minimal: another network, the old plan" forgets host "$another" "another network: make plan"
+check "minimal: no plan" forgets host "rm plan.h" "no plan.h: make plan"
+check "minimal: no header there" forgets "host GRADCKPT=/nowhere" true "no gradckpt.h in /nowhere: copy it"
+check "minimal: does not learn" forgets host "sed 's/lr(0.05f)/lr(1e-9f)/' main.c > m && mv m main.c" "^not learned"
+check "minimal: wrong feeds" forgets host "sed 's/feeds, 2, ROWS/feeds, 1, ROWS/' main.c > m && mv m main.c" \
+    "^gckpt_result [1-9]"
+cp $in/minimal/main.c $in/minimal/plan.h "$minimal"
 case "$found " in
 *" mps2-an386 "*) check "minimal learns the same on the chip" learns_there ;;
 esac

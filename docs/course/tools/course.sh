@@ -44,8 +44,10 @@ tried()
         shift
         set -- "$@" "-D$value"
     done
-    "$at/run" 60 0 256 . "$program.says" \
-        $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" > "$program.ended"
+    (
+        ulimit -v 2097152 2> /dev/null # a compiler may begin others, so run cannot limit it
+        exec "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program"
+    ) > "$program.ended"
 }
 
 # expected NUMBER VALUES..: the file that has what the answer prints

@@ -2,7 +2,7 @@
  * whose temperature somebody has measured: whole firmware, in four files to copy and to change.
  *
  *     make plan     plan.h: which bytes and steps the training takes, made on this machine; again
- *                   when the network, ROWS or gradckpt.h has changed
+ *                   when the network, a constant or gradckpt.h has changed (make asks for it)
  *     make          build/minimal.elf for the chip; its RAM and flash: chip.ld, its core: Makefile
  *     make qemu     runs that here, on a board that QEMU emulates: a Cortex-M4F
  *     make host     the same training on this machine: the same weights, to the last bit */
@@ -73,9 +73,17 @@ static void say(const char *what, uint64_t n, unsigned base)
     text(what), text(digits + i);
 }
 
+static int failed(gckpt_result result)
+{
+    say("gckpt_result ", (uint64_t)result, 10); /* its name: gradckpt.h */
+    text("; with texts, without GCKPT_SMALL, gckpt_error_text says why\n");
+    return 1;
+}
+
 /* 0: it has learned. */
 static int train(void)
 {
+    gckpt_result result;
     static gckpt_exec_desc in_exec;
     const gckpt_store_desc in_store = { { NULL, NULL, store_block, sizeof store_block }, 0 };
     const gckpt_feed feeds[] = { { plan_reading, reading }, { plan_degrees, degrees } };
@@ -84,17 +92,20 @@ static int train(void)
     in_exec.memory.memory = exec_block;
     in_exec.memory.size = sizeof exec_block;
     gckpt_store *s = gckpt_store_new(&in_store);
-    if (gckpt_plan_params(&plan, s) != GCKPT_OK)
-        return 1;
+    if ((result = gckpt_plan_params(&plan, s)) != GCKPT_OK)
+        return failed(result);
     gckpt_exec *e = gckpt_exec_new(&plan, s, &in_exec);
     for (int step = 0; step < STEPS; step++) {
-        if (gckpt_step(e, feeds, 2, ROWS, &adamw, &report) != GCKPT_OK)
-            return 1;
+        if ((result = gckpt_step(e, feeds, 2, ROWS, &adamw, &report)) != GCKPT_OK)
+            return failed(result);
         if (step == 0 || step == STEPS - 1)
             say("squared error, in millionths: ", (uint64_t)(report.loss * 1e6), 10), text("\n");
     }
     say("weights ", gckpt_store_hash(s), 16), text("\n");
-    return !(report.loss < 1e-4);
+    if (report.loss < 1e-4)
+        return 0;
+    text("not learned well: more than 100 millionths\n");
+    return 1;
 }
 
 /* ---- The chip: what of it a program of your own already has, leave out ---- */
@@ -132,7 +143,7 @@ void reset(void)
     stop(main());
 }
 
-static void fault(void) { text("fault\n"), stop(99); }
+static void fault(void) { text("fault: has the stack run over? (chip.ld)\n"), stop(99); }
 
 typedef union {
     char *stack;
