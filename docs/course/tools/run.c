@@ -5,9 +5,9 @@
  * It runs in the folder, reads nothing, and what it prints (stderr, too) goes to the file OUTPUT. It
  * ends when it has taken more seconds of processor time, or three times as many by the clock (it may
  * wait for other programs), or has printed more kilobytes; what it began goes with it. It may not
- * take more megabytes of memory, nor begin other processes; 0: any number, and it may. The line, and the exit status: "ended" 0, "status N"
- * 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a mistake from doing harm; it is no prison
- * for a program that means harm. */
+ * take more megabytes of memory, nor begin other processes; 0: any number, and it may. The line, and
+ * the exit status: "ended" 0, "status N" 1, "time" 2, "output" 3, "signal NAME" 4. This keeps a
+ * mistake from doing harm; it is no prison for a program that means harm. */
 #define _XOPEN_SOURCE 700
 #define _DEFAULT_SOURCE /* RLIMIT_NPROC */
 #include <errno.h>
