@@ -446,6 +446,10 @@ try {
 console.log(`playground: ${passed} passed, ${failed} failed`);
 chrome.kill('SIGKILL');
 chrome.on('exit', () => {
-  rmSync(profile, { recursive: true, force: true });
+  try { // its children end a little later, and may still write
+    rmSync(profile, { recursive: true, force: true, maxRetries: 20 });
+  } catch (error) {
+    console.log(`playground: ${profile} stays: ${error.message}`);
+  }
   process.exit(status);
 });
