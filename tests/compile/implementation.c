@@ -2,8 +2,8 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #ifdef GCKPTI_WHOLE /* nothing of the whole calls what printed weights (gckpt_store_c) call */
-gckpt_result gckpti_whole(gckpt_store *s, const gckpti_printed *all, size_t n);
-gckpt_result gckpti_whole(gckpt_store *s, const gckpti_printed *all, size_t n)
+gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_printed *all, size_t n);
+gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_printed *all, size_t n)
 {
     return gckpti_store_printed(s, all, n);
 }
