@@ -36,7 +36,10 @@ const run = async expression => {
 const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // a function, run there
 const until = async (expression, what) => {
   for (let i = 0; i < 3000; i++) {
-    if (await run(expression)) return;
+    const there = await run(expression).catch(error => { // asked of a page that another one was just taking the place of
+      if (!error.message.includes('navigated or closed')) throw error;
+    });
+    if (there) return;
     await new Promise(done => setTimeout(done, 50));
   }
   throw new Error(`${what || expression}: not within 150 s`);
