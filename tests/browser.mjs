@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-// tested(NAME, async browser => ..): browser has send, run, look, shot and check; ends the process with what failed.
+// tested(NAME, async browser => ..): browser has profile (a folder), send, run, look, shot, check; ends the process with what failed.
 export async function tested(name, body) {
   const profile = mkdtempSync(join(tmpdir(), `${name}-`));
   const chrome = spawn(process.env.CHROMIUM || 'chromium', ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
@@ -19,6 +19,7 @@ export async function tested(name, body) {
       if (m.id) waiting.get(m.id)(m);
       else if (m.method === 'Runtime.exceptionThrown') faults.push(m.params.exceptionDetails.exception?.description);
       else if (m.method === 'Log.entryAdded' && m.params.entry.level === 'error') faults.push(m.params.entry.text);
+      else if (m.method === 'Runtime.consoleAPICalled' && m.params.type === 'error') faults.push(JSON.stringify(m.params.args));
     }
   });
   const send = (method, params = {}) => new Promise((done, failed) => {
@@ -47,7 +48,7 @@ export async function tested(name, body) {
     const target = targetInfos.find(t => t.type === 'page').targetId;
     session = (await send('Target.attachToTarget', { targetId: target, flatten: true })).sessionId;
     for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`);
-    await body({ send, run, look, shot, check });
+    await body({ profile, send, run, look, shot, check });
     check(faults.length === 0, `the browser says: ${faults.join('; ')}`);
   } catch (error) {
     check(false, error.message);

@@ -1,38 +1,13 @@
 // node tests/playground.mjs PAGE.html TINY [FOLDER]: the playground in a headless Chromium, beside the native program
 // (docs/playground/tiny.c). FOLDER: for screenshots.
-import { spawn, execFileSync } from 'node:child_process';
-import { writeFileSync, readFileSync, readdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { execFileSync } from 'node:child_process';
+import { writeFileSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { resolve, join, dirname } from 'node:path';
 import { pathToFileURL, fileURLToPath } from 'node:url';
+import { tested } from './browser.mjs';
 
 const [page, tiny, folder] = process.argv.slice(2);
-const profile = mkdtempSync(join(tmpdir(), 'playground-'));
-const chrome = spawn(process.env.CHROMIUM || 'chromium', ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
-  `--user-data-dir=${profile}`, '--remote-debugging-pipe', 'about:blank'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
-
-// ---- the browser's own protocol: JSON that ends with a NUL, both ways ----
-const waiting = new Map(), faults = [];
-let number = 0, rest = '', session;
-chrome.stdio[4].on('data', data => {
-  const parts = (rest + data).split('\0');
-  rest = parts.pop();
-  for (const m of parts.map(p => JSON.parse(p))) {
-    if (m.id) waiting.get(m.id)(m);
-    else if (m.method === 'Runtime.exceptionThrown') faults.push(m.params.exceptionDetails.exception?.description);
-    else if (m.method === 'Log.entryAdded' && m.params.entry.level === 'error') faults.push(m.params.entry.text);
-    else if (m.method === 'Runtime.consoleAPICalled' && m.params.type === 'error') faults.push(JSON.stringify(m.params.args));
-  }
-});
-const send = (method, params = {}) => new Promise((done, failed) => {
-  waiting.set(++number, m => m.error ? failed(new Error(`${method}: ${m.error.message}`)) : done(m.result));
-  chrome.stdio[3].write(JSON.stringify({ id: number, method, params, sessionId: session }) + '\0');
-});
-const run = async expression => {
-  const r = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
-  if (r.exceptionDetails) throw new Error(`${expression}: ${r.exceptionDetails.exception?.description}`);
-  return r.result.value;
-};
+let profile, send, run, look, check; // the browser's
 const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // a function, run there
 const until = async (expression, what) => {
   for (let i = 0; i < 3000; i++) {
@@ -50,8 +25,7 @@ const open = async hash => {
   await until('document.readyState === "complete" && typeof plan !== "undefined" && plan !== null', `a plan of ${hash}`);
 };
 const shot = async (name, width, height, dark) => {
-  await send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] });
-  await send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
+  await look(width, height, dark);
   await new Promise(done => setTimeout(done, 200));
   const wide = await run('document.documentElement.scrollWidth');
   check(wide <= width, `${name}: ${wide} pixels wide in a window of ${width}`);
@@ -62,12 +36,6 @@ const shot = async (name, width, height, dark) => {
   const { data } = await send('Page.captureScreenshot', { captureBeyondViewport: true });
   writeFileSync(join(folder, `${name}.png`), Buffer.from(data, 'base64'));
 };
-
-let passed = 0, failed = 0;
-function check(good, what) {
-  if (good) passed++;
-  else failed++, console.log(`playground: ${what}`);
-}
 
 // ---- what is tested ----
 async function presets() {
@@ -416,11 +384,8 @@ async function training() {
   await until('/fault=1/.test(location.hash)', 'the fault is in the address');
 }
 
-let status = 1;
-try {
-  const { targetId } = await send('Target.createTarget', { url: 'about:blank' });
-  ({ sessionId: session } = await send('Target.attachToTarget', { targetId, flatten: true }));
-  for (const domain of ['Page', 'Runtime', 'Log']) await send(`${domain}.enable`);
+await tested('playground', async browser => {
+  ({ profile, send, run, look, check } = browser);
   check(statSync(page).size < 1.5e6, 'the page has less than 1.5 MB');
   await presets();
   await pointed();
@@ -440,19 +405,4 @@ try {
     for (const dark of [false, true]) await shot(`${width}-${dark ? 'dark' : 'light'}`, width, 800, dark);
   await run('document.querySelectorAll("button.word").forEach(b => b.click())');
   await shot('320-words', 320, 800, false);
-  for (const fault of faults) check(false, `console: ${fault}`);
-  status = failed > 0 ? 1 : 0;
-} catch (error) {
-  failed++;
-  console.log(`playground: ${error.message}`, faults.join('; '));
-}
-console.log(`playground: ${passed} passed, ${failed} failed`);
-chrome.kill('SIGKILL');
-chrome.on('exit', () => {
-  try { // its children end a little later, and may still write
-    rmSync(profile, { recursive: true, force: true, maxRetries: 20 });
-  } catch (error) {
-    console.log(`playground: ${profile} stays: ${error.message}`);
-  }
-  process.exit(status);
 });

@@ -20,7 +20,7 @@ export OMP_NUM_THREADS=1 # as many processors as there are change no number, onl
 
 prepare()
 {
-    mkdir -p "$at/starters" "$at/grades" "$at/work"
+    mkdir -p "$at/starters" "$at/grades" "$at/tries"
     rm -f "$at"/[0-9]*.text "$at"/starters/exercise-*.c
     awk -v to="$at" -f "$tools/pages.awk" docs/course/[0-9]-*.md docs/exercises.md > "$at/list.new" &&
         ${CC:-cc} -O1 -o "$at/run" "$tools/run.c" && mv "$at/list.new" "$at/list"
@@ -58,7 +58,7 @@ expected()
     [ $# -gt 0 ] || { echo "$at/$number.text"; return; }
     text=$at/$number.with.text
     if [ ! -s "$text" ]; then
-        made=$at/work/answer.$$
+        made=$at/tries/answer.$$
         mkdir -p "$made"
         {
             tried "$at/$number.c" "$made/answer" "$@" &&
@@ -84,7 +84,7 @@ printed()
 # too much output, wrong
 judge()
 {
-    folder=$at/work/try.$$
+    folder=$at/tries/try.$$
     rm -rf "$folder"
     mkdir -p "$folder/here"
     tr -d '\r' < "$2" > "$folder/exercise-$1.c"
@@ -158,7 +158,7 @@ lesson()
             exit 2
         }
         name=${page#docs/course/*-}
-        program=$at/work/${name%.md}
+        program=$at/tries/${name%.md}
         tried "docs/course/${name%.md}.c" "$program" || { cat "$program.says"; exit 1; }
         head -n 1 "$page" | sed 's/# /lesson /'
         "$program" || exit 1
@@ -184,10 +184,10 @@ exercise()
         echo "there is no $2: make starters writes it; FILE=.. names another" >&2
         exit 2
     }
-    judge "$1" "$2" > "$at/work/said.$$"
-    verdict=$(tail -n 1 "$at/work/said.$$")
-    sed '$d' "$at/work/said.$$"
-    rm -f "$at/work/said.$$"
+    judge "$1" "$2" > "$at/tries/said.$$"
+    verdict=$(tail -n 1 "$at/tries/said.$$")
+    sed '$d' "$at/tries/said.$$"
+    rm -f "$at/tries/said.$$"
     case $verdict in
     pass) echo "exercise $1: right" ;;
     wrong) echo "exercise $1: not yet right" ;;
@@ -236,10 +236,10 @@ grade()
             of=$((of + 1))
             printf '\n-- exercise %s\n' "$number" >> "$log"
             if handed=$(handed_in "$student" "$number"); then
-                judge "$number" "$handed" > "$at/work/said.$$"
-                verdict=$(tail -n 1 "$at/work/said.$$")
-                { echo "$handed"; cat "$at/work/said.$$"; } >> "$log"
-                rm -f "$at/work/said.$$"
+                judge "$number" "$handed" > "$at/tries/said.$$"
+                verdict=$(tail -n 1 "$at/tries/said.$$")
+                { echo "$handed"; cat "$at/tries/said.$$"; } >> "$log"
+                rm -f "$at/tries/said.$$"
             else
                 verdict=missing
                 echo missing >> "$log"
