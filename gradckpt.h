@@ -50,9 +50,9 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1659
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4782
- *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, train, profile
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4851
+ *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
+ *                 mixed, debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
@@ -4827,7 +4827,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/crew), so each ends where it is
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
@@ -23526,7 +23526,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -23550,6 +23550,17 @@ typedef struct {
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
 } gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
 
 /* This rank and what it has under way with the others. */
 typedef struct {
@@ -23579,8 +23590,8 @@ typedef struct gckpti_crew {
     int squared;     /* square sums are */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
-    int reducing;    /* a REDUCE is under way, */
-    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
     uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
@@ -23646,24 +23657,26 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+ * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
+ * exchange in one order, that of the instructions which began it: what begins while something is
+ * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Before the norm is taken: update.squares become those of all ranks; once a step. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
 
-/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
- * done. */
+/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
+ * was done. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, brings them together. */
+/* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
@@ -24385,11 +24398,11 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 
 GCKPTI_WARM
 
-/* >>run/crew */
+/* >>run/exchange */
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
- * crew: sums and values of several processes, by exchanges
+ * exchange: sums and values of several processes, by exchanges
  *
  * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
@@ -24402,7 +24415,7 @@ GCKPTI_WARM
  * ============================================================================================== */
 /* ---- exchanges ---- */
 /* There will be no exchange any more; the program is told to give up. */
-static void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
         s->engine->give_up(s->engine->user);
@@ -24411,8 +24424,8 @@ static void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
+                               void *receive, size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -24437,7 +24450,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -24541,6 +24554,50 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     return !t->bit;
 }
 
+/* ---- what instructions have begun: one after the other, in their order ---- */
+static void gckpti_take_off(gckpti_crew *g)
+{
+    const gckpti_flight *f = &g->flight[0];
+    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+}
+
+/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
+ * not over. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    if (!g->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+        const gckpti_flight *f = &g->flight[0];
+        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+        if (f->shard && !s->broken)
+            s->on->copy(c.backend, f->shard, f->x + share.first,
+                        (size_t)share.count * sizeof(float));
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+        if (g->flights)
+            gckpti_take_off(g);
+    }
+}
+
+/* Begins it, or lets it follow what is under way. */
+GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    if (g->flights == 1)
+        gckpti_take_off(g);
+    gckpti_go_on(e, GCKPTI_FLIGHTS);
+}
+#endif
+
+/* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -24605,22 +24662,6 @@ GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
-                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -24696,7 +24737,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (s->ranks == 1 || g->over)
         return result;
     (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
@@ -24987,7 +25028,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
         const size_t n = (size_t)gckpti_own_leaves(p);
@@ -25066,7 +25107,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
+    int left = GCKPTI_FLIGHTS;
+    for (int i = 0; i < g->flights; i++)
+        left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
+    gckpti_go_on(e, left);
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -25075,6 +25119,31 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
              gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NONE && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_flight). */
+static int gckpti_due(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->list[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->list + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->list);
 }
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
@@ -25091,7 +25160,6 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_at(e, o.gradient);
     const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
     if (g->hollow && !p->looped) /* no backward has begun it */
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
@@ -25101,25 +25169,25 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+        const gckpti_flight begun = {
+            e->desc.fast_reduce ? GCKPTI_ENGINE
+            : ins->accumulate   ? GCKPTI_SCATTER
+                                : GCKPTI_SUM_ALL,
+            gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
+        };
+        gckpti_fly(e, &begun);
+        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+            gckpti_go_on(e, 0);
     }
 }
 
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
+    const gckpti_flight begun = { GCKPTI_GATHER, due, x, NULL, NULL, n };
+    gckpti_fly(e, &begun);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_go_on(e, 0);
 }
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
@@ -25128,7 +25196,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due(e));
     return 1;
 }
 
@@ -25160,7 +25228,8 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements,
+                             (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
@@ -25179,7 +25248,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     void *out = g->peers.out;
     float *squares = (float *)out;
     g->squared = 1;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
