@@ -43,12 +43,12 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3696
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3883
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 draft, place, encode
+ *                 draft, place, ahead, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1659
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1665
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4851
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -1364,6 +1364,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -14837,12 +14843,14 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -15431,6 +15439,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes, and if that takes less time. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -18096,6 +18113,182 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         "plan: found no layout of %z live bytes that this machine can address",
                         d->bound);
 }
+
+/* >>plan/ahead */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
+/* What ranks exchange runs beside what is computed, one thing after the other, in the order of the
+ * instructions that begin it; what is computed waits at the first item that reads what is gathered,
+ * and a REDUCE for the one before. Times are work. */
+typedef struct {
+    int at, to;     /* its item; before which item it is to stand */
+    uint64_t begin; /* when it begins at the latest, if nothing is to wait for it */
+} gckpti_gathering;
+
+/* Work of the link: of the gather of a unit, of a REDUCE. */
+static uint64_t gckpti_gather_work(const gckpti_planner *p, int unit)
+{
+    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    const size_t whole = gckpti_value_bytes(p, t);
+    return gckpti_is_gathered(p, t)
+               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               : 0;
+}
+
+static uint64_t gckpti_reduce_work(const gckpti_planner *p, int id)
+{
+    const int64_t n = gckpti_elements(&p->tensors[id]->shape);
+    const int64_t share = gckpti_share_of(n, 0, p->g->store->ranks).count;
+    return gckpti_copy_work(p->desc->link_work, (gckpti_scatters(p, id) ? 4 : 8) * (n - share));
+}
+
+/* Of an item, without what others do beside it. */
+static uint64_t gckpti_own_work(const gckpti_planner *p, int item)
+{
+    const int u = gckpti_unit_of(p, item);
+    return item < 0    ? p->cost[p->unit[u].id].backward
+           : item == u ? p->unit[u].cost - gckpti_gather_work(p, u)
+                       : 0;
+}
+
+/* The time of a schedule. */
+static uint64_t gckpti_time_beside(gckpti_planner *p, const gckpti_schedule *s)
+{
+    uint64_t now = 0, link = 0, sum = 0; /* link, sum: when it, or the latest sum, is over */
+    gckpti_scratch_clear(&p->pass);
+    uint64_t *over = (uint64_t *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *over);
+    for (int x = 0; x < s->length && over; x++) {
+        const int i = s->item[x], u = gckpti_unit_of(p, i);
+        int count;
+        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
+            now = over[links[count]] > now ? over[links[count]] : now;
+        now = gckpti_add_work(now, gckpti_own_work(p, i));
+        link = link > now ? link : now;
+        if (i == u)
+            over[u] = link = gckpti_add_work(link, gckpti_gather_work(p, u));
+        for (int k = 0; i < 0 && k < p->unit[u].reduces && !p->looped; k++) {
+            now = now > sum ? now : sum;
+            link = link > now ? link : now;
+            const int id = p->reduction[p->unit[u].reduce + k].id;
+            sum = link = gckpti_add_work(link, gckpti_reduce_work(p, id));
+        }
+    }
+    return now > link ? now : link;
+}
+
+/* The first item behind x that reads what the unit of item x makes. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1; y < s->length; y++) {
+        int count;
+        for (const int *links = gckpti_reads(p, s->item[y], &count); count-- > 0;)
+            if (links[count] == s->item[x])
+                return y;
+    }
+    return s->length;
+}
+
+/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
+ * before[x]: work of what stands before item x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.s;
+    uint64_t latest = UINT64_MAX;
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->item[x];
+        before[x + 1] = gckpti_add_work(before[x], gckpti_own_work(p, i));
+        if (i >= p->prologue && i < p->units && gckpti_is_gathered(p, p->tensors[p->unit[i].id]))
+            g[n++].at = x;
+    }
+    for (int k = n; k-- > 0;) {
+        const uint64_t read = before[gckpti_first_read(p, s, g[k].at)],
+                       work = gckpti_gather_work(p, s->item[g[k].at]);
+        latest = latest < read ? latest : read;
+        g[k].begin = latest = latest > work ? latest - work : 0;
+    }
+    return n;
+}
+
+/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
+ * not before the last use of what was gathered before. Returns how many of them move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gathering *g, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_draft *d = &p->best;
+    const gckpti_schedule *s = &d->s;
+    int moved = 0, low = p->prologue;
+    size_t *live =
+        (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *live);
+    int *free_at = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *free_at);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->place[x]; y < d->place[x + 1]; y++)
+            live[x] = d->live[y] > live[x] ? d->live[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = g[k].at, u = s->item[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->unit[u].id]);
+        int y = x;
+        low = low > free_at[u] ? low : free_at[u];
+        for (; y > low && before[y] > g[k].begin && live[y - 1] <= most &&
+               bytes <= most - live[y - 1];
+             y--)
+            live[y - 1] += bytes;
+        free_at[u] = s->value_end[x] + 1;
+        moved += y < x;
+        g[k].to = low = y;
+    }
+    return moved;
+}
+
+/* What p->best would be with its gathers moved so: a body, in p->made. 0: it is that. */
+static int gckpti_make_ahead(gckpti_planner *p, size_t most)
+{
+    const gckpti_schedule *s = &p->best.s;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->pass);
+    gckpti_gathering *g = (gckpti_gathering *)gckpti_scratch_take(&p->pass, length, sizeof *g);
+    uint64_t *before = (uint64_t *)gckpti_scratch_take(&p->pass, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, g, before), next = 0, at = 0;
+    if (!n || !gckpti_move_gathers(p, g, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->item[x];
+        if (i < 0 && p->unit[~i].nth >= p->body_backwards) /* the epilogue is not made */
+            break;
+        for (; next < n && g[next].to == x; next++)
+            gckpti_emit(p, s->item[g[next].at]);
+        if (at < n && g[at].at == x)
+            at++;
+        else
+            gckpti_emit(p, i);
+    }
+    return !p->failed;
+}
+
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
+{
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    if (!p->desc->link_beside || p->desc->mode == GCKPT_SCHEDULE)
+        return GCKPT_OK;
+    for (int tries = 4; tries > 0 && gckpti_make_ahead(p, most); tries--) {
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+        p->made_length = 0;
+        if (result == GCKPT_OK)
+            result = gckpti_place_draft(p);
+        if (result != GCKPT_OK)
+            break;
+        if (p->draft.arena <= arena) { /* with fewer bytes ahead it would have less time, if any */
+            if (gckpti_time_beside(p, &p->draft.s) < gckpti_time_beside(p, &p->best.s))
+                gckpti_keep_draft(p);
+            break;
+        }
+        most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
+}
+#endif
 
 /* >>plan/encode */
 GCKPTI_COLD
@@ -22207,8 +22400,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident(first, NULL) + needed;
-    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
-    if (best && !plan)
+    if (best)
+        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -22532,7 +22728,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);
@@ -32295,6 +32494,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
+#undef gckpti_gather_ahead
 #undef gckpti_mark_op
 #undef gckpti_find_copies
 #undef gckpti_encode_copies
