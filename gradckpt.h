@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1311
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1336
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -50,7 +50,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1665
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4851
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4870
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -2583,6 +2583,11 @@ typedef struct {
                          void *context); /* the program's own */
     void *user;
     struct gckpti_team *team; /* NULL: none, or not needed */
+    /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
+     * alone; it starts no others. NULL: nothing. */
+    void (*between)(void *context);
+    void *context;
+    int thread; /* its number */
 } gckpti_runner;
 
 /* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
@@ -3376,26 +3381,41 @@ GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *
         body(context, i);
 }
 
+#ifdef _OPENMP
+#define gckpti_thread() omp_get_thread_num()
+#else
+#define gckpti_thread() 0
+#endif
+
 #if GCKPTI_HAS_FAST
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, block;
+    int64_t n, next, block, work;
+    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
 } gckpti_items;
 
 /* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
+    const int between = s->runner && s->runner->thread == gckpti_thread();
+    int64_t done = 0;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
         int64_t end = s->n - i < s->block ? s->n : i + s->block;
         if (i >= s->n)
             return;
-        for (; i < end; i++)
+        for (; i < end; i++) {
             s->body(s->context, i, worker);
+            done += between ? s->work : 0;
+            if (done >= 1 << 18) {
+                s->runner->between(s->runner->context);
+                done = 0;
+            }
+        }
     }
 }
 #endif
@@ -3404,12 +3424,15 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
                               void (*item)(void *context, int64_t i, int64_t worker), void *context)
 {
 #if GCKPTI_HAS_FAST
-    if (call && item && call->threads > 1 && items > 1) {
-        gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+    const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
+    runner = runner && runner->between ? runner : NULL;
+    if (call && item && (call->threads > 1 || runner) && items > 1) {
+        const int64_t capped = work <= 0 ? 0 : work < 1 << 18 ? work : 1 << 18;
+        gckpti_items s = { item, context, items, 0, 1, capped, runner };
+        s.block += 65536 / (1 + (capped < 65536 ? capped : 65536));
         int64_t workers = items / s.block + (items % s.block != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1) {
+        if (workers > 1 || runner) {
             gckpti_job(call, workers, gckpti_work_on, &s);
             return;
         }
@@ -3430,6 +3453,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -3439,7 +3463,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)runner, (void)threads;
+    (void)threads;
+    runner->thread = gckpti_thread();
     main(context);
 }
 
@@ -24729,11 +24754,14 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
+ * added. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (!c && t->kind != GCKPTI_GATHER)
+            return 0;
         if (t->kind == GCKPTI_ENGINE) {
             t->bit = 0;
         } else if (t->kind == GCKPTI_GATHER) {
@@ -24761,25 +24789,37 @@ static void gckpti_take_off(gckpti_crew *g)
 }
 
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+ * not over. c: as gckpti_tree_poll has it. */
+static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
-    gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->flights)
-        return;
-    gckpti_bare_call(e, &c);
-    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
         const gckpti_flight *f = &g->flight[0];
         const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
         if (f->shard && !s->broken)
-            s->on->copy(c.backend, f->shard, f->x + share.first,
+            s->on->copy(c->backend, f->shard, f->x + share.first,
                         (size_t)share.count * sizeof(float));
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
         if (g->flights)
             gckpti_take_off(g);
     }
+}
+
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpt_call c;
+    if (!e->crew->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(e->crew, &c, left);
+}
+
+/* Within an instruction. */
+GCKPTI_FN void gckpti_look_after(void *crew)
+{
+    gckpti_crew *g = (gckpti_crew *)crew;
+    if (g->peers.tree.bit)
+        gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
 /* Begins it, or lets it follow what is under way. */
@@ -25310,6 +25350,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
     gckpti_go_on(e, left);
+    const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
+    e->on.runner.between =
+        g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
+    e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -32437,6 +32481,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_ALIGN
 #undef gckpti_tell_block
 #undef GCKPTI_JOBS
+#undef gckpti_thread
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY
 #undef GCKPTI_NAN
