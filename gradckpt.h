@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3883
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3885
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, ahead, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
@@ -18229,9 +18229,11 @@ static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uin
     }
     for (int k = n; k-- > 0;) {
         const uint64_t read = before[gckpti_first_read(p, s, g[k].at)],
-                       work = gckpti_gather_work(p, s->item[g[k].at]);
+                       link = gckpti_gather_work(p, s->item[g[k].at]),
+                       own = before[g[k].at + 1] - before[g[k].at];
         latest = latest < read ? latest : read;
-        g[k].begin = latest = latest > work ? latest - work : 0;
+        latest = latest > link ? latest - link : 0;
+        g[k].begin = latest > own ? latest - own : 0;
     }
     return n;
 }
