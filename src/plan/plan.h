@@ -617,7 +617,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 /* ---- plan/ahead.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
- * its arena stays within `arena` bytes, and if that takes less time. */
+ * its arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
