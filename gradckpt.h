@@ -50,7 +50,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1665
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4870
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4872
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -1842,7 +1842,8 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
+ * tells whether that is over; it is asked between instructions and, by a processor, within them,
+ * where exchange may begin the next one, on the thread that runs the step. All ranks make the same exchanges in the same order, on machines of
  * one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
@@ -18144,7 +18145,7 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 
 /* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
 /* By a model in which ranks exchange one thing after the other, beside what is computed, which
- * waits at a gather's first reader. Gathers keep their order, and none begins later, so none is over
+ * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
  * later; a sum may have to wait for one of them. Times are work. */
 typedef struct {
     int at, to;     /* its item; before which item it is to stand */
@@ -24648,6 +24649,8 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
 {
     const gckpt_backend *b = s->on;
     const int copies = b->own_memory && !s->engine->on_backend;
+    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
+    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
     void *in = copies ? (void *)s->in : (void *)to;
@@ -24655,7 +24658,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     s->to = copies ? to : NULL;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
+    else if (b->own_memory && own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
         gckpti_exchange(s, peer, out, size, in, s->bytes);

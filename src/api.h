@@ -1361,7 +1361,8 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
+ * tells whether that is over; it is asked between instructions and, by a processor, within them,
+ * where exchange may begin the next one, on the thread that runs the step. All ranks make the same exchanges in the same order, on machines of
  * one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */

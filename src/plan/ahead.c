@@ -3,7 +3,7 @@
 
 /* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
 /* By a model in which ranks exchange one thing after the other, beside what is computed, which
- * waits at a gather's first reader. Gathers keep their order, and none begins later, so none is over
+ * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
  * later; a sum may have to wait for one of them. Times are work. */
 typedef struct {
     int at, to;     /* its item; before which item it is to stand */

@@ -68,6 +68,8 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
 {
     const gckpt_backend *b = s->on;
     const int copies = b->own_memory && !s->engine->on_backend;
+    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
+    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
     void *in = copies ? (void *)s->in : (void *)to;
@@ -75,7 +77,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     s->to = copies ? to : NULL;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
+    else if (b->own_memory && own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
         gckpti_exchange(s, peer, out, size, in, s->bytes);
