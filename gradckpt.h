@@ -34,23 +34,23 @@
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1727
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        653
+ *     >>graph     tensors, views, segments, gckpt_apply                                        667
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5634
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5659
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3696
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3699
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1659
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1661
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4782
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4786
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -59,7 +59,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            973
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3704
+ *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -177,6 +177,7 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma. Some are rounded
  *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
  *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
+ *       A byte that is fed becomes fma(byte, scale, shift) (gckpt_from_u8).
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
  *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1; softplus max(x, 0) + that of
@@ -606,7 +607,8 @@ typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
 } gckpt_shape;
-typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+/* Of a tensor's elements. U8, unsigned bytes: inputs only, which gckpt_from_u8 makes floats of. */
+typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
@@ -932,6 +934,9 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
  * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
+/* x is u8: x scale + shift, an fma for each byte. (1/255, 0: from 0 to 1.) A pixel that is fed as
+ * a byte takes a quarter of what it takes as a float; x may be reshaped before. */
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
@@ -1176,6 +1181,7 @@ typedef struct {
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
+    const uint8_t *bytes; /* GCKPT_IS_U8: the values */
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
@@ -1223,6 +1229,7 @@ struct gckpt_call {
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_MEASURES (1u << 11)
+#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1236,7 +1243,7 @@ struct gckpt_call {
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -6702,8 +6709,11 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));
-    if (type != GCKPT_F32 && type != GCKPT_I32)
-        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (type != GCKPT_F32 && type != GCKPT_I32 && (type != GCKPT_U8 || kind != GCKPTI_INPUT))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
+                           "GCKPT_U8",
+                           name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
@@ -6955,11 +6965,24 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
+/* What to say of a tensor that is not of the type wanted; NULL: it is. */
+static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+{
+    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
+    if (op->needs[i] & GCKPT_IS_U8)
+        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
+    if (op->flags & GCKPT_INDEX(i))
+        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
+    return type == GCKPT_F32 || any ? NULL
+           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
+                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+}
+
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -6974,10 +6997,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                        type == GCKPT_I32 ? "i32 (indices)"
-                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+        else if (wrong)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
     }
     return g->object.sticky == GCKPT_OK;
 }
@@ -7126,7 +7147,8 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
+    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
@@ -8303,6 +8325,30 @@ GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
+
+/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
+                          (double)o[0], (double)o[1]);
+    return gckpti_unary_shape(call);
+}
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL,
+               GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
+{
+    const float o[2] = { scale, shift };
+    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
@@ -9847,7 +9893,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
     const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
     const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;
@@ -15049,7 +15095,7 @@ enum {
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
+/* Bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
@@ -15559,7 +15605,8 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
+    return (size_t)gckpti_elements(&q->shape) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
@@ -15683,7 +15730,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+           (p->rounding[t->base->id] & narrow ? 2
+            : t->type == GCKPT_U8             ? 1
+                                              : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
@@ -21884,9 +21933,11 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
                             "training, and gckpt_gradients changes nothing (%T)",
                             i, t);
-    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
         return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+                            t->type == GCKPT_I32  ? "i32"
+                            : t->type == GCKPT_U8 ? "u8"
+                                                  : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -24124,7 +24175,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+    return gckpti_node_bytes(q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -24209,7 +24260,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        const size_t bytes = gckpti_node_bytes(q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -25738,6 +25789,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
         arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
@@ -26202,6 +26254,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->index = in->index ? in->index + at : NULL;
+        in->bytes = in->bytes ? in->bytes + at : NULL;
         in->low = in->low ? in->low + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
@@ -27100,6 +27153,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
@@ -35506,9 +35561,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL,
+                            NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, nth = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;

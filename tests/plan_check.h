@@ -52,7 +52,7 @@ typedef struct {
     pc_kind kind;
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute, indices; /* indices: i32 */
+    int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
     size_t aux; /* bytes; PC_NONE: not told */
 } pc_node;
@@ -160,6 +160,7 @@ static const pc_op pc_ops[] = {
     { "detach", GCKPT_INPLACE(0), { 0 } },
     { "scale", PC_ELEMENT, { 0 } },
     { "dropout", PC_ELEMENT, { 0 } },
+    { "from_u8", 0, { 0 } },
     { "rotary", PC_ELEMENT, { 0 } },
     { "add", PC_PAIR | GCKPT_PASSES(0) | GCKPT_PASSES(1), { PC_S, PC_S } },
     { "sub", PC_PAIR | GCKPT_PASSES(0), { PC_S, PC_S } },
@@ -307,6 +308,7 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         memcpy(q->in, t.input, sizeof q->in);
         q->batchless = t.batchless;
         q->indices = t.type == GCKPT_I32;
+        q->bytes = t.type == GCKPT_U8;
         q->n = pc_elements(&t.shape);
         q->aux = PC_NONE;
         if (q->kind == PC_OP && t.op != last)
@@ -731,7 +733,8 @@ static inline int pc_in_arena(const pc_walk *w, int id)
 enum { PC_VALUE = 1, PC_GRADIENT = 2 };
 static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
 {
-    return (size_t)w->f->node[id].n * (w->narrow[id] & narrow ? 2 : 4);
+    const pc_node *q = &w->f->node[id];
+    return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
 /* What its backward reads. */
 static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)

@@ -229,7 +229,7 @@ enum {
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
+/* Bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */

@@ -40,7 +40,8 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
+    return (size_t)gckpti_elements(&q->shape) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)

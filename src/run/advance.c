@@ -23,6 +23,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
