@@ -43,16 +43,16 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3699
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3886
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 draft, place, encode
+ *                 draft, place, ahead, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1661
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1667
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4786
- *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, train, profile
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4855
+ *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
+ *                 mixed, debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
@@ -1371,6 +1371,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -4834,7 +4840,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/crew), so each ends where it is
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
@@ -14883,12 +14889,14 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -15477,6 +15485,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes, and if that takes less time. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -18145,6 +18162,182 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         "plan: found no layout of %z live bytes that this machine can address",
                         d->bound);
 }
+
+/* >>plan/ahead */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
+/* What ranks exchange runs beside what is computed, one thing after the other, in the order of the
+ * instructions that begin it; what is computed waits at the first item that reads what is gathered,
+ * and a REDUCE for the one before. Times are work. */
+typedef struct {
+    int at, to;     /* its item; before which item it is to stand */
+    uint64_t begin; /* when it begins at the latest, if nothing is to wait for it */
+} gckpti_gathering;
+
+/* Work of the link: of the gather of a unit, of a REDUCE. */
+static uint64_t gckpti_gather_work(const gckpti_planner *p, int unit)
+{
+    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    const size_t whole = gckpti_value_bytes(p, t);
+    return gckpti_is_gathered(p, t)
+               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               : 0;
+}
+
+static uint64_t gckpti_reduce_work(const gckpti_planner *p, int id)
+{
+    const int64_t n = gckpti_elements(&p->tensors[id]->shape);
+    const int64_t share = gckpti_share_of(n, 0, p->g->store->ranks).count;
+    return gckpti_copy_work(p->desc->link_work, (gckpti_scatters(p, id) ? 4 : 8) * (n - share));
+}
+
+/* Of an item, without what others do beside it. */
+static uint64_t gckpti_own_work(const gckpti_planner *p, int item)
+{
+    const int u = gckpti_unit_of(p, item);
+    return item < 0    ? p->cost[p->unit[u].id].backward
+           : item == u ? p->unit[u].cost - gckpti_gather_work(p, u)
+                       : 0;
+}
+
+/* The time of a schedule. */
+static uint64_t gckpti_time_beside(gckpti_planner *p, const gckpti_schedule *s)
+{
+    uint64_t now = 0, link = 0, sum = 0; /* link, sum: when it, or the latest sum, is over */
+    gckpti_scratch_clear(&p->pass);
+    uint64_t *over = (uint64_t *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *over);
+    for (int x = 0; x < s->length && over; x++) {
+        const int i = s->item[x], u = gckpti_unit_of(p, i);
+        int count;
+        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
+            now = over[links[count]] > now ? over[links[count]] : now;
+        now = gckpti_add_work(now, gckpti_own_work(p, i));
+        link = link > now ? link : now;
+        if (i == u)
+            over[u] = link = gckpti_add_work(link, gckpti_gather_work(p, u));
+        for (int k = 0; i < 0 && k < p->unit[u].reduces && !p->looped; k++) {
+            now = now > sum ? now : sum;
+            link = link > now ? link : now;
+            const int id = p->reduction[p->unit[u].reduce + k].id;
+            sum = link = gckpti_add_work(link, gckpti_reduce_work(p, id));
+        }
+    }
+    return now > link ? now : link;
+}
+
+/* The first item behind x that reads what the unit of item x makes. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1; y < s->length; y++) {
+        int count;
+        for (const int *links = gckpti_reads(p, s->item[y], &count); count-- > 0;)
+            if (links[count] == s->item[x])
+                return y;
+    }
+    return s->length;
+}
+
+/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
+ * before[x]: work of what stands before item x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.s;
+    uint64_t latest = UINT64_MAX;
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->item[x];
+        before[x + 1] = gckpti_add_work(before[x], gckpti_own_work(p, i));
+        if (i >= p->prologue && i < p->units && gckpti_is_gathered(p, p->tensors[p->unit[i].id]))
+            g[n++].at = x;
+    }
+    for (int k = n; k-- > 0;) {
+        const uint64_t read = before[gckpti_first_read(p, s, g[k].at)],
+                       work = gckpti_gather_work(p, s->item[g[k].at]);
+        latest = latest < read ? latest : read;
+        g[k].begin = latest = latest > work ? latest - work : 0;
+    }
+    return n;
+}
+
+/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
+ * not before the last use of what was gathered before. Returns how many of them move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gathering *g, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_draft *d = &p->best;
+    const gckpti_schedule *s = &d->s;
+    int moved = 0, low = p->prologue;
+    size_t *live =
+        (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *live);
+    int *free_at = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *free_at);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->place[x]; y < d->place[x + 1]; y++)
+            live[x] = d->live[y] > live[x] ? d->live[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = g[k].at, u = s->item[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->unit[u].id]);
+        int y = x;
+        low = low > free_at[u] ? low : free_at[u];
+        for (; y > low && before[y] > g[k].begin && live[y - 1] <= most &&
+               bytes <= most - live[y - 1];
+             y--)
+            live[y - 1] += bytes;
+        free_at[u] = s->value_end[x] + 1;
+        moved += y < x;
+        g[k].to = low = y;
+    }
+    return moved;
+}
+
+/* What p->best would be with its gathers moved so: a body, in p->made. 0: it is that. */
+static int gckpti_make_ahead(gckpti_planner *p, size_t most)
+{
+    const gckpti_schedule *s = &p->best.s;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->pass);
+    gckpti_gathering *g = (gckpti_gathering *)gckpti_scratch_take(&p->pass, length, sizeof *g);
+    uint64_t *before = (uint64_t *)gckpti_scratch_take(&p->pass, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, g, before), next = 0, at = 0;
+    if (!n || !gckpti_move_gathers(p, g, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->item[x];
+        if (i < 0 && p->unit[~i].nth >= p->body_backwards) /* the epilogue is not made */
+            break;
+        for (; next < n && g[next].to == x; next++)
+            gckpti_emit(p, s->item[g[next].at]);
+        if (at < n && g[at].at == x)
+            at++;
+        else
+            gckpti_emit(p, i);
+    }
+    return !p->failed;
+}
+
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
+{
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    if (!p->desc->link_beside || p->desc->mode == GCKPT_SCHEDULE)
+        return GCKPT_OK;
+    for (int tries = 4; tries > 0 && gckpti_make_ahead(p, most); tries--) {
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+        p->made_length = 0;
+        if (result == GCKPT_OK)
+            result = gckpti_place_draft(p);
+        if (result != GCKPT_OK)
+            break;
+        if (p->draft.arena <= arena) { /* with fewer bytes ahead it would have less time, if any */
+            if (gckpti_time_beside(p, &p->draft.s) < gckpti_time_beside(p, &p->best.s))
+                gckpti_keep_draft(p);
+            break;
+        }
+        most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
+}
+#endif
 
 /* >>plan/encode */
 GCKPTI_COLD
@@ -22258,8 +22451,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident(first, NULL) + needed;
-    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
-    if (best && !plan)
+    if (best)
+        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -22583,7 +22779,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);
@@ -23577,7 +23776,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -23601,6 +23800,17 @@ typedef struct {
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
 } gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
 
 /* This rank and what it has under way with the others. */
 typedef struct {
@@ -23630,8 +23840,8 @@ typedef struct gckpti_crew {
     int squared;     /* square sums are */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
-    int reducing;    /* a REDUCE is under way, */
-    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
     uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
@@ -23697,24 +23907,26 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+ * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
+ * exchange in one order, that of the instructions which began it: what begins while something is
+ * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Before the norm is taken: update.squares become those of all ranks; once a step. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
 
-/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
- * done. */
+/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
+ * was done. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, brings them together. */
+/* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
@@ -24436,11 +24648,11 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 
 GCKPTI_WARM
 
-/* >>run/crew */
+/* >>run/exchange */
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
- * crew: sums and values of several processes, by exchanges
+ * exchange: sums and values of several processes, by exchanges
  *
  * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
@@ -24453,7 +24665,7 @@ GCKPTI_WARM
  * ============================================================================================== */
 /* ---- exchanges ---- */
 /* There will be no exchange any more; the program is told to give up. */
-static void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
         s->engine->give_up(s->engine->user);
@@ -24462,8 +24674,8 @@ static void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
+                               void *receive, size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -24488,7 +24700,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -24592,6 +24804,50 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     return !t->bit;
 }
 
+/* ---- what instructions have begun: one after the other, in their order ---- */
+static void gckpti_take_off(gckpti_crew *g)
+{
+    const gckpti_flight *f = &g->flight[0];
+    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+}
+
+/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
+ * not over. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    if (!g->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+        const gckpti_flight *f = &g->flight[0];
+        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+        if (f->shard && !s->broken)
+            s->on->copy(c.backend, f->shard, f->x + share.first,
+                        (size_t)share.count * sizeof(float));
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+        if (g->flights)
+            gckpti_take_off(g);
+    }
+}
+
+/* Begins it, or lets it follow what is under way. */
+GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    if (g->flights == 1)
+        gckpti_take_off(g);
+    gckpti_go_on(e, GCKPTI_FLIGHTS);
+}
+#endif
+
+/* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -24656,22 +24912,6 @@ GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
-                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -24747,7 +24987,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (s->ranks == 1 || g->over)
         return result;
     (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
@@ -25038,7 +25278,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
         const size_t n = (size_t)gckpti_own_leaves(p);
@@ -25117,7 +25357,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
+    int left = GCKPTI_FLIGHTS;
+    for (int i = 0; i < g->flights; i++)
+        left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
+    gckpti_go_on(e, left);
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -25126,6 +25369,31 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
              gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NONE && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_flight). */
+static int gckpti_due(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->list[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->list + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->list);
 }
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
@@ -25142,7 +25410,6 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_at(e, o.gradient);
     const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
     if (g->hollow && !p->looped) /* no backward has begun it */
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
@@ -25152,25 +25419,25 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+        const gckpti_flight begun = {
+            e->desc.fast_reduce ? GCKPTI_ENGINE
+            : ins->accumulate   ? GCKPTI_SCATTER
+                                : GCKPTI_SUM_ALL,
+            gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
+        };
+        gckpti_fly(e, &begun);
+        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+            gckpti_go_on(e, 0);
     }
 }
 
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
+    const gckpti_flight begun = { GCKPTI_GATHER, due, x, NULL, NULL, n };
+    gckpti_fly(e, &begun);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_go_on(e, 0);
 }
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
@@ -25179,7 +25446,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due(e));
     return 1;
 }
 
@@ -25211,7 +25478,8 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements,
+                             (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
@@ -25230,7 +25498,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     void *out = g->peers.out;
     float *squares = (float *)out;
     g->squared = 1;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -32281,6 +32549,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
+#undef gckpti_gather_ahead
 #undef gckpti_mark_op
 #undef gckpti_find_copies
 #undef gckpti_encode_copies

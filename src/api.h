@@ -889,6 +889,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:

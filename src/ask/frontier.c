@@ -250,7 +250,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);

@@ -17,12 +17,14 @@
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -611,6 +613,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes, and if that takes less time. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
