@@ -164,7 +164,7 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
