@@ -9,7 +9,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -852,7 +852,8 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,  /* and back, to wherever there is room then */
-    GCKPT_REDUCE   /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_HOLD     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -899,6 +900,11 @@ typedef struct {
      * Plans that update in the backward offload nothing: a copy that failed would come too late. */
     size_t offload_bytes;
     uint64_t offload_work;
+    /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
+     * then a time: what is computed takes its work, a reader waits for its reload, and what comes
+     * behind the last use of a value for its offload; plans are made for the least such time. Holds
+     * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
+    int offload_beside;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
@@ -952,10 +958,12 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
- * memory and back, as if nothing ran beside them; overhead: what it is above the least that
+ * memory and back but what is hidden of these: with desc.offload_beside what runs beside what is
+ * computed, else nothing. overhead: what it is above the least that
  * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
  * that. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_hidden(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
  * has less work than proven_work (a micro-batch's, as gckpt_plan_work), and none has fewer bytes

@@ -98,7 +98,8 @@ GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut);
 GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut);
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room);
 GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at);
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch);
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int price,
+                                 gckpti_scratch *scratch);
 
 /* search/search.c */
 GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p);
@@ -123,6 +124,7 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
 GCKPTI_FN int gckpti_spent(gckpti_search *s);
+GCKPTI_FN uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes);
 GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move);
 GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n);
 GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact);
@@ -144,6 +146,9 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 
 /* search/chain.c */
 GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
+
+/* search/hide.c */
+GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limit);
 
 /* search/ladder.c */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
