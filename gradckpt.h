@@ -40,17 +40,17 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3822
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3246
- *                 bound, search, squeeze, polish, stages, chain, ladder, hide, choose
+ *     >>search    what no schedule can do without; the least work for every budget            3249
+ *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1667
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4782
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4834
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -1777,6 +1777,8 @@ struct gckpt_backend {
     /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
      * time and copies them in (slow, and such micro-batches are not repeated). */
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
+    void (*join_but)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1891,6 +1893,12 @@ typedef struct {
      * it. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
+    /* With it the two may only begin a copy (by a thread, by DMA), and return `bytes`: copies are
+     * done one at a time, in the order they are begun. Waits until all but the last `later` of them
+     * are done, for what reads or overwrites their bytes; returns 0, or not if one failed: then it
+     * is asked to wait for all (later 0), and the step ends with E_FILE. After a call of the
+     * executor no copy is under way. With a backend's own memory each is waited for at once. */
+    int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
      * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
      * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
@@ -13413,7 +13421,8 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
         GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
+        NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -18906,6 +18915,12 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
+/* Work of copying so many bytes there and back, at the search's price. */
+static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
+{
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+}
+
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
@@ -18987,12 +19002,6 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
  * A value or aux that a reload brings back behind the instant takes no bytes then, but the work of
  * its offload and its reload: a third choice beside those of r. What slower memory holds is not
  * limited here, which only lowers the bound.
- * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
- * done before its own work is: with C computed and M copied a schedule takes at least the time
- * ((8 - a) C + a M) / 8 for each a of 0 to 8. That is (8 - a) / 8 of C + M a / (8 - a), what the
- * cuts bound if copies have that part of their work: their price (a of 0 to 4; above that C alone
- * says more, as M is hardly ever more than C). Parts are rounded down unit by unit, which only
- * lowers it.
  * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
  * last to first solves it for all M at once: its states are the sets of values that only repeated
  * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
@@ -19386,7 +19395,16 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int p
             b->least = t->gradients + hull->cut[0].bytes;
     }
 }
+#endif
 
+/* >>search/prove */
+#ifndef GCKPT_NO_SEARCH
+/* ---- what is proven of a model, by its bounds at all prices of copies (search/bound) ----
+ * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
+ * done before its own work is: with C computed and M copied a schedule takes at least the time
+ * ((8 - a) C + a M) / 8, for each a. That is (8 - a) / 8 of C + M a / (8 - a), which cuts bound:
+ * copies have a price there. (Rounded down unit by unit, which only lowers it.) With a of 0 to 4: M
+ * is rarely more than C. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
@@ -19888,12 +19906,6 @@ enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
 {
     return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
-}
-
-/* Work of copying so many bytes there and back, at the search's price. */
-GCKPTI_FN uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
-{
-    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
 }
 
 /* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
@@ -23607,7 +23619,7 @@ GCKPTI_WARM /* since ask */
  * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
  * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
- * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
+ * Far: in slower memory (offload); due: the instruction that must wait for a copy. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
@@ -23727,7 +23739,8 @@ struct gckpt_exec {
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-        int moves, due; /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+        int moves, begins; /* the backend moves it; copies are begun, to be waited for later */
+        int *due, pending; /* what instruction is to wait, of each copy that was begun, in order */
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_crew *crew; /* NULL: one leaf and one rank */
@@ -24655,7 +24668,12 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
+    size_t copies = 0; /* begun at once, at the most */
+    for (size_t x = 0; x < p->length && e->offload.begins; x++)
+        copies += p->list[x].kind == GCKPT_OFFLOAD || p->list[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_exec_tables(e, &host);
+    e->offload.due = (int *)gckpti_carve(&host, copies, sizeof *e->offload.due);
     const size_t tables = host.used;
     gckpti_exec_nodes(e, &host, on);
     if (apart)
@@ -25822,6 +25840,8 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.offload and desc.reload come together, or not at all");
+    if (d->wait && !d->offload)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait is for desc.offload and desc.reload");
     return GCKPT_OK;
 }
 
@@ -26059,7 +26079,6 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->desc = d;
     e->on.runner.parallel_for = d.parallel_for;
     e->on.runner.user = d.user;
-    e->offload.due = INT32_MAX;
     if (!gckpti_exec_bind(e)) {
         gckpt_exec_free(e);
         return NULL;
@@ -26171,31 +26190,62 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
             gckpti_to_backend(e, s.pieces[i].to, s.pieces[i].here, s.pieces[i].bytes);
 }
 
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
+/* ---- copies beside what is computed: begun, and waited for when they must be ---- */
+/* Waits for copies that were begun and must be done before instruction x, and for those before
+ * them. Returns what a run has come to: result or, where that was well, what failed. */
+GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
 {
-    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
+    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending : 0, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending - n;
+    if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
+    } else if (e->offload.moves && gckpti_on(e)->join_but && later) {
+        gckpti_on(e)->join_but(gckpti_on(e)->context, later);
+    } else if (e->offload.moves) {
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->offload.due = INT32_MAX;
+        later = 0;
+    }
+    memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
+    e->offload.pending = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
+                                               "nothing was changed")
+               : result;
 }
 
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+/* Whether instruction x has an operand at an offset of the arena. */
+static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->list[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->list[x].kind != GCKPT_HOLD;
+}
+
+/* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
+ * reads what comes in; or that writes where something goes out from, which painting does, too. */
+static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->offload.due = e->step.pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->offload.due, p->lives[i].start);
-    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->offload.due, x);
-    gckpti_lower(&e->offload.due, (int)p->length);
+    const int paints = gckpti_debug(e) & GCKPT_DEBUG_PAINT;
+    int due = (int)p->length, pc = e->step.pc;
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *life = &p->lives[i];
+        if (life->offset >= offset + bytes || life->offset + life->size <= offset)
+            continue;
+        if (life->start > pc || (paints && life->end >= pc))
+            gckpti_lower(&due, life->start > pc ? life->start : life->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (out ? p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset
+                : gckpti_touches(p, x, offset))
+            gckpti_lower(&due, x);
+    e->offload.due[e->offload.pending++] = due;
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -26208,24 +26258,31 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     void *host = !d->offload                ? e->offload.far + far
                  : gckpti_on(e)->own_memory ? e->blocks.borrowed
                                             : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+        gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
             gckpti_from_backend(e, host, here, bytes);
         if (d->offload)
             done = d->offload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
     } else {
         if (d->offload)
             done = d->reload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
         if (host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
+    if (done == bytes && e->offload.begins)
+        gckpti_note_copy(e, out, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
                                         "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        out ? "offload" : "reload",
                                         gckpti_node_name(e->plan, ins->id), done, bytes);
 }
 
@@ -26238,6 +26295,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     size_t value = gckpti_node_bytes(node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
+    if (ins->kind == GCKPT_HOLD)
+        return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
@@ -26246,9 +26305,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        result != GCKPT_OK)
+        (result = gckpti_join(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
-    gckpti_join(e);
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);
@@ -26736,7 +26794,6 @@ GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
     const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
         return;
-    gckpti_join(e);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
         if (life->end == e->step.pc && !(loops && life->start < p->body))
@@ -27793,9 +27850,10 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
+    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
+    if (*result != GCKPT_OK)
+        return GCKPTI_THEN_STOPS;
     const int skipped = gckpti_skips(e, ins);
-    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
-        gckpti_join(e);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
@@ -27826,10 +27884,12 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
     if (turns)
-        gckpti_join(e);
+        result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
@@ -27870,9 +27930,14 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
     e->recording.asked = 0;
-    return r.result;
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
+    result = result == r.result ? result : gckpti_drain(e, result);
+    if (result == GCKPT_OK)
+        return r.result;
+    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
+    return result;
 }
 
 /* >>run/step */
@@ -27963,7 +28028,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     e->step.state = GCKPTI_IDLE;
     e->losses.ended = 0;
     e->step.goal = goal;
-    gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
                             inference

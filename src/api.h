@@ -1296,6 +1296,8 @@ struct gckpt_backend {
     /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
      * time and copies them in (slow, and such micro-batches are not repeated). */
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
+    void (*join_but)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1410,6 +1412,12 @@ typedef struct {
      * it. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
+    /* With it the two may only begin a copy (by a thread, by DMA), and return `bytes`: copies are
+     * done one at a time, in the order they are begun. Waits until all but the last `later` of them
+     * are done, for what reads or overwrites their bytes; returns 0, or not if one failed: then it
+     * is asked to wait for all (later 0), and the step ends with E_FILE. After a call of the
+     * executor no copy is under way. With a backend's own memory each is waited for at once. */
+    int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
      * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
      * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters

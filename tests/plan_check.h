@@ -1459,7 +1459,7 @@ static inline int pc_start(pc_walk *w)
     for (; x < f->length; x++) {
         gckpt_instruction in = f->list[x];
         w->x = x;
-        if ((unsigned)in.kind > GCKPT_REDUCE || in.id < 0 || in.id >= f->count ||
+        if ((unsigned)in.kind > GCKPT_HOLD || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
              in.kind != GCKPT_REDUCE)) {
             pc_say(w, "there is no such instruction");

@@ -18,12 +18,6 @@
  * A value or aux that a reload brings back behind the instant takes no bytes then, but the work of
  * its offload and its reload: a third choice beside those of r. What slower memory holds is not
  * limited here, which only lowers the bound.
- * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
- * done before its own work is: with C computed and M copied a schedule takes at least the time
- * ((8 - a) C + a M) / 8 for each a of 0 to 8. That is (8 - a) / 8 of C + M a / (8 - a), what the
- * cuts bound if copies have that part of their work: their price (a of 0 to 4; above that C alone
- * says more, as M is hardly ever more than C). Parts are rounded down unit by unit, which only
- * lowers it.
  * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
  * last to first solves it for all M at once: its states are the sets of values that only repeated
  * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
@@ -416,51 +410,5 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int p
         if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
             b->least = t->gradients + hull->cut[0].bytes;
     }
-}
-
-GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
-{
-    for (; p; p = p->next) {
-        if (p->bound)
-            continue;
-        p->bound =
-            (gckpti_bound *)gckpti_scratch_take(&p->scratch, GCKPTI_PRICES, sizeof *p->bound);
-        for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES && p->bound; k++)
-            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
-    }
-}
-
-GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all)
-{
-    uint64_t most = 0;
-    int at;
-    for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES; k++) {
-        gckpti_bound *b = &p->bound[k];
-        uint64_t work =
-            all ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at);
-        if (work == UINT64_MAX || !p->beside)
-            return work;
-        work = gckpti_add_work(work, b->work);
-        work -= work / 8 * (uint64_t)k + work % 8 * (uint64_t)k / 8; /* (8 - k) / 8, rounded up */
-        work = work > b->work ? work - b->work : 0;
-        most = work > most ? work : most;
-    }
-    return most;
-}
-
-GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
-{
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
-    gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_work(gckpti_bound_time(p, limit, searched), b->work);
-}
-
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
-{
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
-    int64_t least = b->least - b->spare;
-    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif

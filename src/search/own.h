@@ -25,6 +25,12 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
+/* Work of copying so many bytes there and back, at the search's price. */
+static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
+{
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+}
+
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
@@ -124,7 +130,6 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
 GCKPTI_FN int gckpti_spent(gckpti_search *s);
-GCKPTI_FN uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes);
 GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move);
 GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n);
 GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact);

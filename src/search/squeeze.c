@@ -195,12 +195,6 @@ static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
     return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
 }
 
-/* Work of copying so many bytes there and back, at the search's price. */
-GCKPTI_FN uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
-{
-    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
-}
-
 /* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
  * else computed (or reloaded, if that is cheaper); COMPUTED: always that; KEPT: always kept;
  * RELOADED: the unit itself is reloaded, and no input needed. */
