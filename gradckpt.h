@@ -43,10 +43,10 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3822
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3872
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3249
+ *     >>search    what no schedule can do without; the least work for every budget            3161
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1667
  *                 tells, checks, open, request, frontier, fit, pictures, points
@@ -15151,7 +15151,8 @@ typedef struct {
     int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
                               /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t *wait;           /* gckpti_time: when bytes are free that no item from it on reads */
+    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
+    uint64_t *ends;           /* when they end */
     uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
     uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */
@@ -15451,11 +15452,11 @@ static inline uint64_t gckpti_item_work(const gckpti_planner *p, int item)
     return item < 0 ? p->cost[p->unit[~item].id].backward : p->unit[item].cost;
 }
 
-/* Until which position the bytes of what is offloaded behind the forward at position x live. */
-GCKPTI_FN int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x);
-
-/* The time of a schedule whose lives were found. */
-GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s);
+/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
+ * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
+ * of live bytes has room. */
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to);
 
 /* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
@@ -17411,7 +17412,8 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
     gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
-    gckpti_want(scratch, &s->wait, n + 1, sizeof *s->wait);
+    gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
+    gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -17505,64 +17507,112 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
 }
 
 /* >>plan/time */
-/* ---- time: two engines, one that computes items in their order, and one that copies ---- */
+/* ---- time: two engines, one that computes items in their order, and one that copies ----
+ * A copy begins where it stands, an offload behind its forward, when those begun before are done.
+ * What reads a reload waits for it. Bytes of what is offloaded are free behind its last use, which
+ * may be a hold: what is computed next waits for the copy. Copies end with the body. Whoever runs a
+ * plan takes no longer: what is free may lie where nothing comes next. */
+typedef struct {
+    const gckpti_planner *p;
+    gckpti_schedule *s, *to; /* to: s with holds is written there; or NULL */
+    int64_t limit;           /* of live bytes with what is held */
+    uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
+    uint64_t free;           /* when bytes are free that were let go */
+    int flying;              /* offloads under way: s->flying, s->ends */
+} gckpti_clock;
 
-GCKPTI_FN int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
+/* Until which position bytes live of what the forward at x made and is offloaded. */
+static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
-    int until = INT32_MAX, count, end = s->value_end[x], u = s->item[x];
-    if (s->offloaded[x] & GCKPTI_AUX)
-        until = s->aux_end[x];
-    if (!(s->offloaded[x] & GCKPTI_VALUE) || end > until)
-        return until;
+    int until = s->offloaded[x] & GCKPTI_AUX ? s->aux_end[x] : INT32_MAX, count;
+    int end = s->offloaded[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
     if (end > x && end < s->length && s->item[end] >= 0) { /* it may be written in place there */
         const int *links = gckpti_reads(p, s->item[end], &count);
+        const int in_place = p->unit[gckpti_unit_of(p, s->item[end])].in_place;
         for (int k = 0; k < count; k++)
-            if (links[k] == u && p->unit[gckpti_unit_of(p, s->item[end])].in_place >> k & 1)
-                return end - 1;
+            end -= links[k] == s->item[x] && in_place >> k & 1;
     }
-    return end;
+    return end < until ? end : until;
 }
 
-/* A copy begins where it stands, at an offload behind its forward, and when those begun before it
- * are done. What reads a reload waits for it. Bytes of what is offloaded are free behind its last
- * use: what is computed next waits for the copy. Copies end with the body. Whoever runs a plan
- * takes no longer: bytes are free sooner where nothing lies there next. */
-GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s)
+/* Bytes of an offload that would live at position x only if they are held. */
+static int64_t gckpti_held_bytes(const gckpti_clock *c, int from, int x)
 {
-    uint64_t now = 0, free = 0, link = 0;
-    memset(s->wait, 0, ((size_t)s->length + 2) * sizeof *s->wait);
+    const gckpti_schedule *s = c->s;
+    const gckpti_unit *u = &c->p->unit[s->item[from]];
+    int value = s->offloaded[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int aux = s->offloaded[from] & GCKPTI_AUX && s->aux_end[from] < x;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (aux ? u->aux : 0) : 0;
+}
+
+/* In front of position x goes of what is being offloaded: what is copied, what the item there makes
+ * anew, and what lives no more unless it is held, for which there must be room. */
+static void gckpti_let_go(gckpti_clock *c, int x)
+{
+    gckpti_schedule *s = c->s;
+    const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
+    int64_t over = s->live[x] - c->limit;
+    int left = 0;
+    for (int k = 0; k < c->flying && c->to; k++)
+        over += gckpti_held_bytes(c, s->flying[k], x);
+    for (int k = 0; k < c->flying; k++) {
+        const int from = s->flying[k], until = gckpti_offload_until(c->p, s, from);
+        const int64_t bytes = gckpti_held_bytes(c, from, x);
+        if (s->ends[k] > c->now && s->item[from] != unit &&
+            (until >= x || (c->to && (over <= 0 || !bytes)))) {
+            s->flying[left] = from;
+            s->ends[left++] = s->ends[k];
+            continue;
+        }
+        over -= bytes;
+        c->free = s->ends[k] > c->free ? s->ends[k] : c->free;
+        if (c->to && until < x - 1)
+            c->to->item[c->to->length++] = s->item[from] + 2 * c->p->units;
+    }
+    c->flying = left;
+}
+
+/* Begins a copy of parts of unit u. */
+static void gckpti_copy(gckpti_clock *c, int u, int parts)
+{
+    c->link = gckpti_add_work(c->link > c->now ? c->link : c->now,
+                              gckpti_parts_work(c->p, u, parts));
+}
+
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to)
+{
+    gckpti_clock c = { p, s, to, limit, 0, 0, 0, 0 };
     for (int u = 0; u < p->units; u++)
         p->note[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
         int i = s->item[x], u = gckpti_unit_of(p, i), count;
-        free = s->wait[x] > free ? s->wait[x] : free;
+        const int *links = gckpti_reads(p, i, &count);
+        gckpti_let_go(&c, x);
+        if (to)
+            to->item[to->length++] = i;
         if (gckpti_reloads(p, i)) {
-            link = gckpti_add_work(link > now ? link : now,
-                                   gckpti_parts_work(
-                                       p, u, gckpti_parts(s->value_end[x], s->aux_end[x])));
-            p->note[u].ready = link;
+            gckpti_copy(&c, u, gckpti_parts(s->value_end[x], s->aux_end[x]));
+            p->note[u].ready = c.link;
         }
         if (i >= p->units)
             continue;
         if (i < 0 && p->unit[u].nth == p->body_backwards)
-            free = link;
-        now = now > free ? now : free;
-        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
-            now = now > p->note[links[count]].ready ? now : p->note[links[count]].ready;
-        if (i < 0 && p->unit[u].reads_aux && p->note[u].ready > now)
-            now = p->note[u].ready;
-        now = gckpti_add_work(now, gckpti_item_work(p, i));
-        if (i < 0)
-            continue;
-        p->note[u].ready = 0;
-        if (s->offloaded[x]) {
-            uint64_t *wait = &s->wait[gckpti_offload_until(p, s, x) + 1];
-            link = gckpti_add_work(link > now ? link : now,
-                                   gckpti_parts_work(p, u, s->offloaded[x]));
-            *wait = link > *wait ? link : *wait;
+            c.free = c.link;
+        c.now = c.now > c.free ? c.now : c.free;
+        for (int k = 0; k < count; k++)
+            c.now = c.now > p->note[links[k]].ready ? c.now : p->note[links[k]].ready;
+        if (i < 0 && p->unit[u].reads_aux && p->note[u].ready > c.now)
+            c.now = p->note[u].ready;
+        c.now = gckpti_add_work(c.now, gckpti_item_work(p, i));
+        p->note[u].ready = i < 0 ? p->note[u].ready : 0;
+        if (i >= 0 && s->offloaded[x]) {
+            gckpti_copy(&c, u, s->offloaded[x]);
+            s->ends[c.flying] = c.link;
+            s->flying[c.flying++] = x;
         }
     }
-    return now > link ? now : link;
+    return c.now > c.link ? c.now : c.link;
 }
 
 /* >>plan/draft */
@@ -17963,7 +18013,7 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
     d->work = gckpti_add_work(p->own_work, gckpti_add_work(d->s.again, d->s.moved));
-    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s) : 0;
+    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s, 0, NULL) : 0;
     d->work -= d->hidden;
     gckpti_list_instructions(p, d);
     if (p->failed)
@@ -21395,94 +21445,6 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 #ifndef GCKPT_NO_SEARCH
 /* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
  * far as a limit has room (plan/time) ---- */
-/* What is being offloaded at a position: s->insert, in the order in which copies end; key: when. */
-typedef struct {
-    gckpti_search *s;
-    uint64_t now, free, link; /* as gckpti_time has them */
-    int first, end;           /* of s->insert */
-    int64_t limit;
-    int *out, length; /* the list with holds */
-} gckpti_holding;
-
-/* Bytes of an offload that live at position x only because they are held. */
-static int64_t gckpti_held_bytes(const gckpti_search *s, int at, int x)
-{
-    const gckpti_schedule *t = &s->now;
-    const gckpti_unit *u = &s->p->unit[t->item[at]];
-    const int over = gckpti_offload_until(s->p, t, at) < x;
-    return !over ? 0
-                 : (t->offloaded[at] & GCKPTI_VALUE && t->value_end[at] <= x ? u->out : 0) +
-                       (t->offloaded[at] & GCKPTI_AUX && t->aux_end[at] < x ? u->aux : 0);
-}
-
-/* Lets go, in front of position x, of the k-th of what is held. */
-static void gckpti_release(gckpti_holding *h, int k, int x)
-{
-    gckpti_keyed *q = h->s->insert;
-    const int at = q[k].item;
-    if (gckpti_offload_until(h->s->p, &h->s->now, at) < x - 1)
-        h->out[h->length++] = h->s->now.item[at] + 2 * h->s->p->units;
-    h->free = h->free > q[k].key ? h->free : q[k].key;
-    memmove(q + k, q + k + 1, (size_t)(--h->end - k) * sizeof *q);
-}
-
-/* Of what is held in front of position x goes what is copied, what the item there makes anew, and,
- * first things first, as much as x has no room for. */
-static void gckpti_release_some(gckpti_holding *h, int x)
-{
-    gckpti_search *s = h->s;
-    const int unit = s->now.item[x] < 0 ? -1 : gckpti_unit_of(s->p, s->now.item[x]);
-    int64_t over = s->now.live[x] - h->limit;
-    for (int k = 0; k < h->end; k++)
-        over += gckpti_held_bytes(s, s->insert[k].item, x);
-    for (int k = 0; k < h->end;) {
-        const int64_t bytes = gckpti_held_bytes(s, s->insert[k].item, x);
-        if (s->insert[k].key > h->now && s->now.item[s->insert[k].item] != unit &&
-            (over <= 0 || !bytes)) {
-            k++;
-            continue;
-        }
-        over -= bytes;
-        gckpti_release(h, k, x);
-    }
-}
-
-/* Writes the present schedule with holds, behind as much as there is room for and as is copied
- * meanwhile, to s->next. The clock is that of gckpti_time, but for what is let go of early. */
-static void gckpti_add_holds(gckpti_search *s, int64_t limit)
-{
-    const gckpti_planner *p = s->p;
-    const gckpti_schedule *t = &s->now;
-    gckpti_holding h = { s, 0, 0, 0, 0, 0, limit, s->next.item, 0 };
-    for (int u = 0; u < p->units; u++)
-        s->note[u].ready = 0;
-    for (int x = 0; x < t->length; x++) {
-        int i = t->item[x], u = gckpti_unit_of(p, i), count;
-        const int *links = gckpti_reads(p, i, &count);
-        gckpti_release_some(&h, x);
-        h.out[h.length++] = i;
-        if (gckpti_reloads(p, i)) {
-            int parts = gckpti_parts(t->value_end[x], t->aux_end[x]);
-            h.link = (h.link > h.now ? h.link : h.now) + gckpti_parts_work(p, u, parts);
-            s->note[u].ready = h.link;
-        }
-        if (i >= p->units)
-            continue;
-        h.now = h.now > h.free ? h.now : h.free;
-        for (int k = 0; k < count; k++)
-            h.now = h.now > s->note[links[k]].ready ? h.now : s->note[links[k]].ready;
-        if (i < 0 && s->note[u].ready > h.now)
-            h.now = s->note[u].ready;
-        h.now += gckpti_item_work(p, i);
-        if (i >= 0 && t->offloaded[x]) {
-            h.link = (h.link > h.now ? h.link : h.now) + gckpti_parts_work(p, u, t->offloaded[x]);
-            s->insert[h.end].item = x;
-            s->insert[h.end++].key = h.link;
-        }
-    }
-    s->next.length = h.length;
-}
-
 /* How far ahead of position x its reload may stand: where, by the clock (s->saving), it ends before
  * `by`, or as far as there is room. Adds its bytes to what lives meanwhile. */
 static int gckpti_reach_back(gckpti_search *s, int x, uint64_t start, int64_t limit)
@@ -21570,7 +21532,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
             return;
         s->next.length = 0;
         if (way == 0)
-            gckpti_add_holds(s, limit);
+            (void)gckpti_time(s->p, &s->now, limit, &s->next);
         else
             gckpti_put_ahead(s, limit);
         gckpti_take_next(s);

@@ -398,7 +398,7 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
     d->work = gckpti_add_work(p->own_work, gckpti_add_work(d->s.again, d->s.moved));
-    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s) : 0;
+    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s, 0, NULL) : 0;
     d->work -= d->hidden;
     gckpti_list_instructions(p, d);
     if (p->failed)

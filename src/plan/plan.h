@@ -314,7 +314,8 @@ typedef struct {
     int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
                               /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t *wait;           /* gckpti_time: when bytes are free that no item from it on reads */
+    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
+    uint64_t *ends;           /* when they end */
     uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
     uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */
@@ -614,11 +615,11 @@ static inline uint64_t gckpti_item_work(const gckpti_planner *p, int item)
     return item < 0 ? p->cost[p->unit[~item].id].backward : p->unit[item].cost;
 }
 
-/* Until which position the bytes of what is offloaded behind the forward at position x live. */
-GCKPTI_FN int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x);
-
-/* The time of a schedule whose lives were found. */
-GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s);
+/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
+ * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
+ * of live bytes has room. */
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to);
 
 /* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and

@@ -4,94 +4,6 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
  * far as a limit has room (plan/time) ---- */
-/* What is being offloaded at a position: s->insert, in the order in which copies end; key: when. */
-typedef struct {
-    gckpti_search *s;
-    uint64_t now, free, link; /* as gckpti_time has them */
-    int first, end;           /* of s->insert */
-    int64_t limit;
-    int *out, length; /* the list with holds */
-} gckpti_holding;
-
-/* Bytes of an offload that live at position x only because they are held. */
-static int64_t gckpti_held_bytes(const gckpti_search *s, int at, int x)
-{
-    const gckpti_schedule *t = &s->now;
-    const gckpti_unit *u = &s->p->unit[t->item[at]];
-    const int over = gckpti_offload_until(s->p, t, at) < x;
-    return !over ? 0
-                 : (t->offloaded[at] & GCKPTI_VALUE && t->value_end[at] <= x ? u->out : 0) +
-                       (t->offloaded[at] & GCKPTI_AUX && t->aux_end[at] < x ? u->aux : 0);
-}
-
-/* Lets go, in front of position x, of the k-th of what is held. */
-static void gckpti_release(gckpti_holding *h, int k, int x)
-{
-    gckpti_keyed *q = h->s->insert;
-    const int at = q[k].item;
-    if (gckpti_offload_until(h->s->p, &h->s->now, at) < x - 1)
-        h->out[h->length++] = h->s->now.item[at] + 2 * h->s->p->units;
-    h->free = h->free > q[k].key ? h->free : q[k].key;
-    memmove(q + k, q + k + 1, (size_t)(--h->end - k) * sizeof *q);
-}
-
-/* Of what is held in front of position x goes what is copied, what the item there makes anew, and,
- * first things first, as much as x has no room for. */
-static void gckpti_release_some(gckpti_holding *h, int x)
-{
-    gckpti_search *s = h->s;
-    const int unit = s->now.item[x] < 0 ? -1 : gckpti_unit_of(s->p, s->now.item[x]);
-    int64_t over = s->now.live[x] - h->limit;
-    for (int k = 0; k < h->end; k++)
-        over += gckpti_held_bytes(s, s->insert[k].item, x);
-    for (int k = 0; k < h->end;) {
-        const int64_t bytes = gckpti_held_bytes(s, s->insert[k].item, x);
-        if (s->insert[k].key > h->now && s->now.item[s->insert[k].item] != unit &&
-            (over <= 0 || !bytes)) {
-            k++;
-            continue;
-        }
-        over -= bytes;
-        gckpti_release(h, k, x);
-    }
-}
-
-/* Writes the present schedule with holds, behind as much as there is room for and as is copied
- * meanwhile, to s->next. The clock is that of gckpti_time, but for what is let go of early. */
-static void gckpti_add_holds(gckpti_search *s, int64_t limit)
-{
-    const gckpti_planner *p = s->p;
-    const gckpti_schedule *t = &s->now;
-    gckpti_holding h = { s, 0, 0, 0, 0, 0, limit, s->next.item, 0 };
-    for (int u = 0; u < p->units; u++)
-        s->note[u].ready = 0;
-    for (int x = 0; x < t->length; x++) {
-        int i = t->item[x], u = gckpti_unit_of(p, i), count;
-        const int *links = gckpti_reads(p, i, &count);
-        gckpti_release_some(&h, x);
-        h.out[h.length++] = i;
-        if (gckpti_reloads(p, i)) {
-            int parts = gckpti_parts(t->value_end[x], t->aux_end[x]);
-            h.link = (h.link > h.now ? h.link : h.now) + gckpti_parts_work(p, u, parts);
-            s->note[u].ready = h.link;
-        }
-        if (i >= p->units)
-            continue;
-        h.now = h.now > h.free ? h.now : h.free;
-        for (int k = 0; k < count; k++)
-            h.now = h.now > s->note[links[k]].ready ? h.now : s->note[links[k]].ready;
-        if (i < 0 && s->note[u].ready > h.now)
-            h.now = s->note[u].ready;
-        h.now += gckpti_item_work(p, i);
-        if (i >= 0 && t->offloaded[x]) {
-            h.link = (h.link > h.now ? h.link : h.now) + gckpti_parts_work(p, u, t->offloaded[x]);
-            s->insert[h.end].item = x;
-            s->insert[h.end++].key = h.link;
-        }
-    }
-    s->next.length = h.length;
-}
-
 /* How far ahead of position x its reload may stand: where, by the clock (s->saving), it ends before
  * `by`, or as far as there is room. Adds its bytes to what lives meanwhile. */
 static int gckpti_reach_back(gckpti_search *s, int x, uint64_t start, int64_t limit)
@@ -179,7 +91,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
             return;
         s->next.length = 0;
         if (way == 0)
-            gckpti_add_holds(s, limit);
+            (void)gckpti_time(s->p, &s->now, limit, &s->next);
         else
             gckpti_put_ahead(s, limit);
         gckpti_take_next(s);
