@@ -409,7 +409,7 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e);
 
 /* run/host.c */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
-GCKPTI_FN void gckpti_join(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result);
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
 
 /* run/feeds.c */
