@@ -8383,7 +8383,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
@@ -17722,7 +17722,7 @@ typedef struct {
     uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
     uint64_t free;           /* when bytes are free that were let go */
     int flying;              /* offloads under way: s->flying, s->ends */
-} gckpti_clock;
+} gckpti_engines;
 
 /* Until which position bytes live of what the forward at x made and is offloaded. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
@@ -17739,7 +17739,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
 }
 
 /* Bytes of an offload that would live at position x only if they are held. */
-static int64_t gckpti_held_bytes(const gckpti_clock *c, int from, int x)
+static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
 {
     const gckpti_schedule *s = c->s;
     const gckpti_unit *u = &c->p->unit[s->item[from]];
@@ -17750,7 +17750,7 @@ static int64_t gckpti_held_bytes(const gckpti_clock *c, int from, int x)
 
 /* In front of position x goes of what is being offloaded: what is copied, what the item there makes
  * anew, and what lives no more unless it is held, for which there must be room. */
-static void gckpti_let_go(gckpti_clock *c, int x)
+static void gckpti_let_go(gckpti_engines *c, int x)
 {
     gckpti_schedule *s = c->s;
     const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
@@ -17776,7 +17776,7 @@ static void gckpti_let_go(gckpti_clock *c, int x)
 }
 
 /* Begins a copy of parts of unit u. */
-static void gckpti_copy(gckpti_clock *c, int u, int parts)
+static void gckpti_copy(gckpti_engines *c, int u, int parts)
 {
     c->link = gckpti_add_work(c->link > c->now ? c->link : c->now,
                               gckpti_parts_work(c->p, u, parts));
@@ -17785,7 +17785,7 @@ static void gckpti_copy(gckpti_clock *c, int u, int parts)
 GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                gckpti_schedule *to)
 {
-    gckpti_clock c = { p, s, to, limit, 0, 0, 0, 0 };
+    gckpti_engines c = { p, s, to, limit, 0, 0, 0, 0 };
     for (int u = 0; u < p->units; u++)
         p->note[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
