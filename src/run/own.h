@@ -356,11 +356,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 #ifdef GCKPTI_ROOMS
@@ -410,7 +410,7 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e);
 
 /* run/host.c */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
-GCKPTI_FN void gckpti_join(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result);
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
 
 /* run/feeds.c */
