@@ -188,7 +188,7 @@ static int row(peer *p, const size *z, const simulate_machine *at, const gckpt_c
 
 int main(int argc, char **argv)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SQRT };
     const size z = { 4, 8, 512, 128, 4, 512, 0, 0 };
     simulate_machine at;
     gckpt_cost *costs = NULL;
