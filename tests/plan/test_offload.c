@@ -746,9 +746,175 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
     return UINT64_MAX;
 }
 
+/* ---- the same where copies run beside what is computed: also over what is under way, and how long it takes ---- */
+typedef struct {
+    unsigned char live, stored, rank, n;
+    unsigned char who[CHAIN]; /* copies under way, in order: unit, 8: out */
+    unsigned char none[3];
+    uint32_t left[CHAIN + 1]; /* until each has ended */
+} moment;
+enum { MOMENTS = 1 << 19, SLOTS = 2 * MOMENTS };
+static struct {
+    moment m[MOMENTS];
+    uint64_t cost[MOMENTS];
+    int slot[SLOTS], heap[8 * MOMENTS], count, heaped; /* slot: index + 1; heap: may have some twice, or too late */
+    uint64_t at[8 * MOMENTS];
+} all_moments;
+
+/* Notes that a moment is reached at a cost. 0: there are too many. */
+static int reach(const moment *m, uint64_t cost)
+{
+    uint64_t h = gckpti_fnv(GCKPTI_FNV_START, m, sizeof *m);
+    int k = (int)(h % SLOTS), i;
+    while (all_moments.slot[k] && memcmp(&all_moments.m[all_moments.slot[k] - 1], m, sizeof *m))
+        k = (k + 1) % SLOTS;
+    i = all_moments.slot[k] - 1;
+    if (i >= 0 && all_moments.cost[i] <= cost)
+        return 1;
+    if (i < 0 && all_moments.count == MOMENTS)
+        return 0;
+    if (i < 0) {
+        i = all_moments.count++;
+        all_moments.m[i] = *m;
+        all_moments.slot[k] = i + 1;
+    }
+    all_moments.cost[i] = cost;
+    if (all_moments.heaped == 8 * MOMENTS)
+        return 0;
+    int at = all_moments.heaped++;
+    for (; at > 0 && all_moments.at[(at - 1) / 2] > cost; at = (at - 1) / 2) {
+        all_moments.at[at] = all_moments.at[(at - 1) / 2];
+        all_moments.heap[at] = all_moments.heap[(at - 1) / 2];
+    }
+    all_moments.at[at] = cost;
+    all_moments.heap[at] = i;
+    return 1;
+}
+
+/* Takes the cheapest: its cost; *i: which. */
+static uint64_t cheapest(int *i)
+{
+    const uint64_t cost = all_moments.at[0];
+    *i = all_moments.heap[0];
+    const int n = --all_moments.heaped, last = all_moments.heap[n];
+    const uint64_t key = all_moments.at[n];
+    int at = 0;
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        child += child + 1 < n && all_moments.at[child + 1] < all_moments.at[child];
+        if (all_moments.at[child] >= key)
+            break;
+        all_moments.at[at] = all_moments.at[child];
+        all_moments.heap[at] = all_moments.heap[child];
+    }
+    all_moments.at[at] = key;
+    all_moments.heap[at] = last;
+    return cost;
+}
+
+/* Time goes by: copies end. */
+static void pass(moment *m, uint64_t time)
+{
+    int n = 0;
+    for (int k = 0; k < m->n; k++)
+        if (m->left[k] > time) {
+            m->who[n] = m->who[k];
+            m->left[n++] = m->left[k] - (uint32_t)time;
+        }
+    for (int k = n; k < CHAIN; k++)
+        m->who[k] = 0, m->left[k] = 0;
+    m->n = (unsigned char)n;
+}
+
+/* The least time, if it is at most `most`; UINT64_MAX: there is none; 0: too much to search. */
+static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
+{
+    moment none;
+    memset(&none, 0, sizeof none);
+    memset(all_moments.slot, 0, sizeof all_moments.slot);
+    all_moments.count = all_moments.heaped = 0;
+    reach(&none, 0);
+    while (all_moments.heaped > 0) {
+        int i, full = 0;
+        uint64_t cost = cheapest(&i), rest = 0;
+        if (cost > all_moments.cost[i])
+            continue;
+        const moment v = all_moments.m[i];
+        if (v.rank == p->backwards + 1)
+            return cost;
+        int64_t held = 0, kept = 0;
+        int out = 0, in = 0;
+        for (int k = 0; k < v.n; k++)
+            *(v.who[k] & 8 ? &out : &in) |= 1 << (v.who[k] & 7);
+        for (int r = v.rank; r < p->backwards; r++)
+            rest += p->cost[p->unit[p->backward[r]].id].backward;
+        if (cost + rest > most)
+            continue;
+        for (int u = 0; u < p->units; u++) {
+            held += v.live >> u & 1 ? p->unit[u].out : 0;
+            kept += v.stored >> u & 1 ? p->unit[u].out : 0;
+        }
+        if (v.rank == p->backwards) { /* copies end, too */
+            moment w = v;
+            w.rank++;
+            full = !reach(&w, cost + (v.n ? v.left[v.n - 1] : 0));
+        } else {
+            const gckpti_unit *q = &p->unit[p->backward[v.rank]];
+            int reads = q->effect ? 1 << p->backward[v.rank] : 0;
+            for (int k = q->read; k < q->read + q->reads; k++)
+                reads |= 1 << p->links[k];
+            if ((reads & v.live & ~in) == reads && held + p->gradient_at[v.rank] <= memory) {
+                moment w = v;
+                w.rank++;
+                pass(&w, p->cost[q->id].backward);
+                full = !reach(&w, cost + p->cost[q->id].backward);
+            }
+        }
+        if (v.n && !full) { /* wait */
+            moment w = v;
+            pass(&w, v.left[0]);
+            full = !reach(&w, cost + v.left[0]);
+        }
+        for (int u = 0; u < p->units && v.rank < p->backwards && !full; u++) {
+            const gckpti_unit *q = &p->unit[u];
+            const int bit = 1 << u;
+            const uint64_t work = gckpti_parts_work(p, u, GCKPTI_VALUE);
+            int reads = 0;
+            moment w = v;
+            for (int k = q->in; k < q->in + q->inputs; k++)
+                reads |= 1 << p->links[k];
+            if (v.live & bit && !((in | out) & bit) && !q->effect) { /* let go */
+                w.live = (unsigned char)(v.live & ~bit);
+                full = full || !reach(&w, cost);
+            }
+            w = v;
+            if (!(v.live & bit) && (reads & v.live & ~in) == reads &&
+                held + q->out + q->work + p->gradient_between[v.rank] <= memory) { /* compute */
+                w.live |= (unsigned char)bit;
+                pass(&w, q->cost);
+                full = full || !reach(&w, cost + q->cost);
+            }
+            w = v;
+            const int store = v.live & bit && !(v.stored & bit) && !(in & bit) && kept + q->out <= slow;
+            const int reload = !(v.live & bit) && v.stored & bit && held + q->out + p->gradient_between[v.rank] <= memory;
+            if (store || reload) {
+                w.live |= (unsigned char)bit;
+                w.stored |= (unsigned char)bit;
+                w.who[v.n] = (unsigned char)(u | (store ? 8 : 0));
+                w.left[v.n] = (uint32_t)work + (v.n ? v.left[v.n - 1] : 0);
+                w.n++;
+                pass(&w, 0);
+                full = full || !reach(&w, cost);
+            }
+        }
+        if (full)
+            return 0;
+    }
+    return UINT64_MAX;
+}
+
 static void every_schedule(int chains)
 {
-    long tried = 0, equal = 0, proven = 0;
+    long tried = 0, equal = 0, proven = 0, timed = 0, fastest = 0, fast = 0, hides = 0, large = 0, sooner = 0;
     for (int c = 0; c < chains; c++) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -796,6 +962,25 @@ static void every_schedule(int chains)
                           "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
                           (unsigned long long)gckpt_plan_work(plan), (unsigned long long)least,
                           (unsigned long long)gckpt_plan_proven_work(plan));
+                d.offload_beside = 1;
+                gckpt_plan *beside = gckpt_plan_new(g, &term, 1, &d);
+                const uint64_t time = gckpt_plan_work(beside);
+                d.offload_beside = 0;
+                CHECK_MSG(beside && time <= gckpt_plan_work(plan), "chain %d: %s", c, gckpt_error_text(g));
+                sooner += time < gckpt_plan_work(plan);
+                hides += gckpt_plan_hidden(beside) > 0;
+                least = oracle_beside(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
+                large += least == 0;
+                if (least > 0) {
+                    timed++;
+                    fastest += time == least;
+                    fast += time - least <= least / 20;
+                    CHECK_MSG(time >= least && gckpt_plan_proven_work(beside) <= least,
+                              "chain %d, %zu bytes: time %llu, least %llu, proven %llu", c, arena,
+                              (unsigned long long)time, (unsigned long long)least,
+                              (unsigned long long)gckpt_plan_proven_work(beside));
+                }
+                gckpt_plan_free(beside);
                 gckpt_plan_free(plan);
             }
             gckpti_planner_free(&p);
@@ -804,6 +989,9 @@ static void every_schedule(int chains)
     }
     printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
     CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
+    printf("small chains, copies beside: %ld plans, %ld sooner, %ld hide some, %ld in the least time, %ld within 5 %%; "
+           "%ld too large to search\n", timed, sooner, hides, fastest, fast, large);
+    CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
 /* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
