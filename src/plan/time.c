@@ -12,7 +12,7 @@ typedef struct {
     uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
     uint64_t free;           /* when bytes are free that were let go */
     int flying;              /* offloads under way: s->flying, s->ends */
-} gckpti_clock;
+} gckpti_engines;
 
 /* Until which position bytes live of what the forward at x made and is offloaded. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
@@ -29,7 +29,7 @@ static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *
 }
 
 /* Bytes of an offload that would live at position x only if they are held. */
-static int64_t gckpti_held_bytes(const gckpti_clock *c, int from, int x)
+static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
 {
     const gckpti_schedule *s = c->s;
     const gckpti_unit *u = &c->p->unit[s->item[from]];
@@ -40,7 +40,7 @@ static int64_t gckpti_held_bytes(const gckpti_clock *c, int from, int x)
 
 /* In front of position x goes of what is being offloaded: what is copied, what the item there makes
  * anew, and what lives no more unless it is held, for which there must be room. */
-static void gckpti_let_go(gckpti_clock *c, int x)
+static void gckpti_let_go(gckpti_engines *c, int x)
 {
     gckpti_schedule *s = c->s;
     const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
@@ -66,7 +66,7 @@ static void gckpti_let_go(gckpti_clock *c, int x)
 }
 
 /* Begins a copy of parts of unit u. */
-static void gckpti_copy(gckpti_clock *c, int u, int parts)
+static void gckpti_copy(gckpti_engines *c, int u, int parts)
 {
     c->link = gckpti_add_work(c->link > c->now ? c->link : c->now,
                               gckpti_parts_work(c->p, u, parts));
@@ -75,7 +75,7 @@ static void gckpti_copy(gckpti_clock *c, int u, int parts)
 GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                gckpti_schedule *to)
 {
-    gckpti_clock c = { p, s, to, limit, 0, 0, 0, 0 };
+    gckpti_engines c = { p, s, to, limit, 0, 0, 0, 0 };
     for (int u = 0; u < p->units; u++)
         p->note[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
