@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3872
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3161
+ *     >>search    what no schedule can do without; the least work for every budget            3183
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1667
  *                 tells, checks, open, request, frontier, fit, pictures, points
@@ -15224,7 +15224,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -15333,7 +15333,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
@@ -18909,11 +18909,14 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+/* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
  * p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way);
+
+/* In how many ways a model is to be searched. */
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
@@ -21794,11 +21797,30 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
+/* Ways to search: a price of copies; and how many eighths of what could be copied there and back
+ * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
+ * many values are alike, some are offloaded and some computed again. */
+static const signed char gckpti_search_ways[][2] = { { GCKPTI_WHOLE_PRICE, 0 },
+                                                     { 1, 0 },
+                                                     { 0, 0 },
+                                                     { 0, 4 },
+                                                     { 0, 3 },
+                                                     { 0, 2 } };
+
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 {
+    return p->beside ? (int)(sizeof gckpti_search_ways / sizeof *gckpti_search_ways) : 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
+{
+    const int price = gckpti_search_ways[way][0];
+    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;
     p->price = price;
+    p->far = far && far < (uint64_t)(p->most_far >> 7) ? (int64_t)far << 7 : p->most_far;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -21846,7 +21868,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+    for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
@@ -22353,7 +22375,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
-    p->far = p->variant.near ? 0 : p->far;
+    p->most_far = p->far = p->variant.near ? 0 : p->far;
     p->beside = p->far > 0 && p->desc->offload_beside;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
@@ -22812,7 +22834,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
