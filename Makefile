@@ -406,7 +406,7 @@ build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_r
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
-build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
+build/test_offload build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
 build/test_simulate: LIBS = -lm -pthread
 -include $(wildcard build/*.d build/o/*.d $(AT)/src/*/*.d)
 
