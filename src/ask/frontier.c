@@ -148,7 +148,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)

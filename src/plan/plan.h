@@ -425,7 +425,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -535,7 +535,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
