@@ -151,7 +151,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
             break;
     }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
