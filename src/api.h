@@ -757,7 +757,7 @@ struct gckpt_call {
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 /* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+ * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
 typedef struct {
     int inputs;
     int32_t stride, before, reach;

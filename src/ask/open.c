@@ -137,11 +137,11 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int bands = GCKPTI_WITH_BANDS && !d->as_built && !d->backend &&
+    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
                       d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
-    v.bands = GCKPTI_WITH_BANDS;
+    v.bands = GCKPTI_RUNS_BANDS;
     for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
          form = form->next) {
         v.form = form->variant.form; /* of the head's as built and those of fewest bytes */

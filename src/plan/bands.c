@@ -152,7 +152,7 @@ static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
 }
 
 /* Adds an op; in front of it steps that copy what it reads of inputs. 0: it cannot be in the run. */
-static int gckpti_run_op(gckpti_run_maker *r, const gckpt_tensor *t)
+static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
     static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
     const gckpt_rows *rows = &r->op[t->id].rows;
@@ -313,7 +313,7 @@ GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
     for (int i = 0; i < n && fits; i++)
         fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
                (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
-               gckpti_run_op(r, r->p->tensors[id[i]]);
+               gckpti_run_add_op(r, r->p->tensors[id[i]]);
     for (int i = 0; i < n; i++)
         r->op[id[i]].step = -1;
     for (int i = 0; i + 1 < r->head.steps && fits; i++)
