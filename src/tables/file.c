@@ -215,6 +215,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->precision = head->precision;
     d->offload_bytes = head->offloaded;
     d->offload_work = head->offload_work;
+    d->offload_beside = head->offload_beside;
     d->leaves = head->leaves; /* link_work: the costs have it already */
     r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
