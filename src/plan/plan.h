@@ -137,7 +137,7 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one:
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
  * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
  * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
