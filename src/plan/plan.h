@@ -137,25 +137,23 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
- * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
- * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
- * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
- * of step ~at, or, of the last one, in the run's output. */
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+ * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
+ * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
-    int32_t steps, links, rows; /* rows: of a band */
-    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
-    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
-    uint32_t flops[2];
+    int32_t steps, links, rows, at; /* rows: of a band; at: in the workspace, gckpti_band_at */
+    int32_t inputs, own, own_inputs, in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    uint32_t kiloflops;
 } gckpti_bands;
 typedef struct {
-    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
-    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* its rows, its kernel's, in the workspace; in place of step ~at */
     int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
     uint32_t beyond;           /* what rows of a padding have, bits of a float */
 } gckpti_band_step;
 typedef struct {
-    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+    int32_t input, from, stride, before,
+        reach; /* from: a step, ~input of the run; reach 0: whole */
 } gckpti_band_link;
 typedef struct {
     int32_t low, high;  /* the rows that are there */
@@ -262,6 +260,7 @@ enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
@@ -378,7 +377,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *place;    /* by item of the schedule: its instruction; of its end, too */
     int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
@@ -408,7 +407,7 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
-    int term_count, n, threads;   /* n: tensors */
+    int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
@@ -443,12 +442,12 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
-    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
+    int banded, *run_of;     /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
-    int *queue; /* of pins (gckpti_refresh): what to compute again */
-    unsigned char *computed; /* has it run */
+    int *queue;                        /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed;           /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* empty between two makers */
@@ -553,9 +552,7 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 
 /* ---- plan/bands.c ---- */
 #ifndef GCKPT_NO_BANDS
-/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
- * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
-GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+/* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
 
