@@ -81,13 +81,17 @@ int main(void)
     gckpt_tensor *image = gckpt_input(g, "image", GCKPT_U8, gckpt_shape4(1, SIDE, SIDE, COLOURS));
     gckpt_tensor *shows = gckpt_input(g, "shows", GCKPT_I32, gckpt_shape1(1));
     const gckpt_term term = { gckpt_cross_entropy(scores_of(image), shows), 1, 0 };
-    gckpt_plan_desc learns = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .mode = GCKPT_MEMORY_POOR };
+    gckpt_plan_desc learns = { .optimiser = GCKPT_SGD, .update_in_backward = 1 };
+    gckpt_parameter drawn;
     char frozen[16];
     for (int block = 0; block < TRAINED; block++) {
         snprintf(frozen, sizeof frozen, "b%d.*", block);
         if (gckpt_store_freeze(s, frozen, 1) != GCKPT_OK)
             return 1;
     }
+    for (int i = 0; i < gckpt_store_count(s); i++)
+        if (gckpt_store_get(s, i, &drawn) != GCKPT_OK)
+            return 1;
     if (gckpt_store_freeze(s, "*.w", 1) != GCKPT_OK ||
         gckpt_store_pack(s, "*.w", GCKPT_STORED_I8) != GCKPT_OK ||
         gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK) {
