@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1311
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1312
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -36,28 +36,28 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        667
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5659
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5723
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3699
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4341
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 draft, place, encode
+ *                 draft, place, bands, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1661
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1672
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4786
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4938
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, train, profile
+ *                 debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            973
+ *     >>tables    plans as files and as C constants                                            985
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -159,6 +159,7 @@
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
+ *    GCKPT_NO_BANDS     runs of ops in bands of rows (9), in plans that are made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -491,7 +492,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1244,6 +1245,13 @@ struct gckpt_call {
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
+/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
+ * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+typedef struct {
+    int inputs;
+    int32_t stride, before, reach;
+    float beyond;
+} gckpt_rows;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -1263,6 +1271,10 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
+    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
+     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
+     * same bits (manual, 9). 0, or NULL: it may not. */
+    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -2343,6 +2355,7 @@ enum {
     GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
+    GCKPTI_WITH_BANDS = GCKPTI_WITH(BANDS),
     GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
 };
 #if GCKPTI_LEAN && defined(__GNUC__)
@@ -7996,6 +8009,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -8003,17 +8017,21 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+                       flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
         GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
-        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward), GCKPTI_PLANS(gckpti_rows_rule, rows) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
-                   flops_backward, classes, flags, __VA_ARGS__)
+                   flops_backward, classes, NULL, flags, __VA_ARGS__)
+#define GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, rows, flags, ...)                          \
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   NULL, NULL, rows, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+    GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
@@ -8320,7 +8338,7 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
@@ -8343,7 +8361,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
 {
@@ -8834,7 +8852,14 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    *rows = same;
+    return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_rows, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
@@ -8908,7 +8933,15 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const int axis = *(const int *)attributes;
+    *rows = same;
+    return (axis < 0 ? axis + call->shape.n : axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_rows,
+                   GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -9092,7 +9125,7 @@ GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
 GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_below, GCKPTI_INDICES, 0);
+               gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
@@ -9127,7 +9160,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
+GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
@@ -9529,8 +9562,17 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0));
+/* x's rows, where one w serves all. */
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    (void)attributes;
+    *rows = same;
+    return call->in[1].shape.n == 2;
+}
+
+GCKPTI_ROW_OF_ROWS(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -9573,8 +9615,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_ROW_OF_ROWS(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -11613,8 +11655,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
+ * nothing to a sum that starts at +0, and count (they do anyway). */
+static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
+                            gckpt_rows *rows)
+{
+    gckpti_pool *o = (gckpti_pool *)attributes;
+    const int i = call->in[0].shape.n == 3;
+    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    *rows = window;
+    o->padding[i] = 0;
+    return 1;
+}
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
+}
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, 0.0f, rows);
+}
+
+GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                   gckpti_average_pool_rows, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -12342,8 +12407,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
-           GCKPT_IN(0), GCKPT_SUMS);
+/* Zeros of the padding take part: rows of them give the same bits. */
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
+    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+                                0.0f };
+    *rows = window;
+    a->window.padding[0] = 0;
+    return !a->transposed && over < INT32_MAX;
+}
+
+GCKPTI_ROW_OF_ROWS(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                   gckpti_conv2d_rows, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -14926,7 +15003,7 @@ typedef size_t gckpti_nth;
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
     gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
@@ -15001,10 +15078,46 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
+ * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
+ * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
+ * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
+ * of step ~at, or, of the last one, in the run's output. */
+typedef struct {
+    int32_t steps, links, rows; /* rows: of a band */
+    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
+    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
+    uint32_t flops[2];
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -15040,7 +15153,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
     X(int, packed, 0)                    /* some parameter is */                                   \
@@ -15263,6 +15376,7 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
@@ -15346,15 +15460,27 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Whether some op has the variant's form. */
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
+ * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
@@ -15563,6 +15689,14 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_mark_op(...)                      ((void)0)
 #define gckpti_find_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
 #define gckpti_encode_copies(...)                ((void)0)
+#endif
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
+#else
+static inline void gckpti_take_bands(gckpti_planner *p) { (void)p; }
 #endif
 
 /* >>plan/types */
@@ -16621,7 +16755,7 @@ static void gckpti_find_active(gckpti_planner *p)
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
@@ -16745,9 +16879,12 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form);
+         i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
+    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+        gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -18146,6 +18283,586 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
+/* >>plan/bands */
+GCKPTI_COLD
+
+#ifndef GCKPT_NO_BANDS
+/* ---- bands: a run of ops that need no gradient, a few rows at a time ----
+ * A run is ops one behind the other, of which all but the last are read by others of it alone. Of
+ * the values between them there are the rows that their readers still need: the last ones made
+ * move to the front when new ones come, so that nothing is computed twice. Rows of a padding are
+ * there like others, and count as below 0 or as `height` and above. */
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end)
+{
+    for (int i = 0; i < b->steps; i++)
+        at[i].drop = INT32_MAX, at[i].need = i + 1 < b->steps ? at[i].high : end;
+    for (int i = b->steps; i-- > 0;) {
+        gckpti_band_at *q = &at[i];
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop;
+        q->high = q->high < q->drop ? q->drop : q->high; /* nobody reads what is in between */
+        q->need = q->need < q->high ? q->high : q->need;
+        const int32_t first = gckpti_band_first(q), stop = gckpti_band_stop(&step[i], q);
+        for (int k = step[i].link; k < step[i].link + step[i].links; k++) {
+            const gckpti_band_link *in = &links[k];
+            if (in->from < 0 || first >= step[i].height)
+                continue;
+            gckpti_band_at *from = &at[in->from];
+            const int32_t drop = first * in->stride - in->before;
+            const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
+            from->drop = drop < from->drop ? drop : from->drop;
+            from->need = first < stop && need > from->need ? need : from->need;
+        }
+    }
+}
+
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at)
+{
+    for (int i = 0; i < b->steps; i++)
+        at[i].low = at[i].high = i + 1 < b->steps ? INT32_MIN : 0;
+}
+
+GCKPTI_DATA const gckpt_op gckpti_op_bands = {
+    "bands", NULL, gckpti_bands_forward, NULL, NULL, NULL, { 0 },
+    GCKPTI_OWN_ROW, NULL, NULL, NULL, NULL
+};
+
+/* ---- which runs there are ---- */
+enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
+enum { GCKPTI_RUN_LINKS = GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_rows rows;
+    void *attributes; /* for bands */
+    int last;         /* the last op that reads it; p->n: the program or a backward does, too */
+    int step;         /* in the run that is being made; -1: none */
+    int64_t live;     /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    /* of the run that is being made */
+    gckpti_bands head;
+    gckpti_band_step step[GCKPTI_RUN_STEPS];
+    gckpti_band_link link[GCKPTI_RUN_LINKS];
+    gckpti_band_at at[GCKPTI_RUN_STEPS];
+    const gckpt_tensor *in[GCKPT_MAX_INPUTS], *of[GCKPTI_RUN_STEPS];
+    int copy[GCKPT_MAX_INPUTS]; /* step that copies an input; -1: none */
+    struct {
+        int32_t room, most; /* rows that its buffer has; that are made at once */
+        int keeps, padded, begin, last; /* steps that write there first, and read it last */
+    } more[GCKPTI_RUN_STEPS];
+    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
+    int owner[2 * GCKPTI_RUN_STEPS + 1], buffer_count;
+    uint64_t flops, extra; /* extra: work that the ops run whole do not have */
+    int64_t work;          /* bytes of the workspace */
+} gckpti_run_maker;
+
+static int64_t gckpti_row_floats(const gckpt_tensor *t)
+{
+    return gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]);
+}
+
+/* Whether an input's rows are those of a row op's: 1; whether it is the same for all rows: 0; -1:
+ * neither. */
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+{
+    const gckpt_tensor *q = t->in[k];
+    const int same = !t->op->rows, at = q->shape.n - t->shape.n + 1;
+    if (q->batchless)
+        return same && at >= 0 && q->shape.d[at] != 1 ? -1 : 0;
+    if (k >= rows->inputs || q->shape.n != t->shape.n || q->shape.d[0] != t->shape.d[0] ||
+        (same && q->shape.d[1] != t->shape.d[1] && q->shape.d[1] != 1))
+        return -1;
+    return 1;
+}
+
+/* Finds what of an op bands are made by. */
+static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
+{
+    gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
+    if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
+        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 || t->shape.d[1] < 2 ||
+        gckpti_elements(&t->shape) > INT32_MAX / 4 ||
+        (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
+        return;
+    void *attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+    call.shape = t->shape;
+    if (p->failed || (t->op->rows && !t->op->rows(&call, attributes, &rows)))
+        return;
+    for (int k = 0; k < t->inputs; k++)
+        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0 ||
+            gckpti_elements(&t->in[k]->shape) > INT32_MAX / 4)
+            return;
+    o->rows = rows;
+    o->attributes = attributes;
+}
+
+/* What ops read when; what may be in runs. */
+static void gckpti_find_row_ops(gckpti_run_maker *r)
+{
+    gckpti_planner *p = r->p;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        gckpti_find_rows(p, t, &r->op[i]);
+        r->op[i].step = -1;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
+            int *last = &r->op[t->in[k]->base->id].last;
+            *last = *last < i ? i : *last;
+        }
+    }
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
+            r->op[p->desc->fetch[i].tensor->base->id].last = p->n;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        r->op[i].last = t->keep ? p->n : r->op[i].last;
+        if (t->kind == GCKPTI_OP && !t->batchless)
+            for (int k = i + 1; k <= r->op[i].last && k < p->n; k++)
+                r->op[k].live += (int64_t)gckpti_value_bytes(p, t);
+    }
+}
+
+/* ---- a run ---- */
+/* The number of an input of the run; -1: there are too many. */
+static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    int m = 0;
+    while (m < r->head.inputs && r->in[m] != t)
+        m++;
+    if (m == GCKPT_MAX_INPUTS)
+        return -1;
+    r->copy[m] = m == r->head.inputs ? -1 : r->copy[m];
+    r->in[m] = t;
+    r->head.inputs = m < r->head.inputs ? r->head.inputs : m + 1;
+    return m;
+}
+
+static gckpti_band_link *gckpti_run_link(gckpti_run_maker *r, int k, int from,
+                                         const gckpt_rows *rows)
+{
+    gckpti_band_link *in = &r->link[r->head.links++];
+    in->input = k;
+    in->from = from;
+    in->stride = rows->stride, in->before = rows->before, in->reach = rows->reach;
+    return in;
+}
+
+static void gckpti_run_add_step(gckpti_run_maker *r, const gckpt_tensor *t, int id)
+{
+    const int i = r->head.steps++;
+    gckpti_band_step *q = &r->step[i];
+    memset(q, 0, sizeof *q);
+    memset(&r->more[i], 0, sizeof r->more[i]);
+    r->of[i] = t;
+    q->id = id;
+    q->height = (int32_t)t->shape.d[1];
+    q->width = (int32_t)gckpti_row_floats(t);
+    q->link = r->head.links;
+}
+
+/* Links input k of op t, the next step. 0: it cannot be in this run. */
+static int gckpti_run_reads(gckpti_run_maker *r, const gckpt_tensor *t, int k, int copies)
+{
+    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, one = { 0, 0, 0, 1, 0.0f },
+                            same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_tensor *q = t->in[k];
+    const gckpti_row_op *o = &r->op[t->id];
+    const gckpt_rows *rows = &o->rows;
+    int from = r->op[q->base->id].step, m = 0;
+    if (q->batchless && q->base->kind != GCKPTI_OP)
+        return 1;
+    if (from >= 0 ? q->kind == GCKPTI_VIEW : (m = gckpti_run_input(r, q)) < 0)
+        return 0;
+    if (!q->batchless && !t->op->rows && q->shape.d[1] != t->shape.d[1])
+        rows = &one;
+    const int64_t last = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    const int padded = !q->batchless && (rows->before > 0 || last > q->shape.d[1]);
+    if (padded && q->type == GCKPT_U8) /* copies are of words */
+        return 0;
+    if (from < 0 && padded && copies && r->copy[m] < 0) {
+        r->copy[m] = r->head.steps;
+        gckpti_run_add_step(r, q, -1);
+        gckpti_run_link(r, 0, ~m, &same);
+        r->step[r->copy[m]].links = 1;
+    }
+    if (copies)
+        return 1;
+    from = from >= 0 ? from : padded ? r->copy[m] : ~m;
+    gckpti_run_link(r, k, from, q->batchless ? &whole : rows);
+    if (from >= 0) {
+        r->more[from].last = r->head.steps - 1;
+        if (padded && r->more[from].padded && r->step[from].beyond != gckpti_bits(rows->beyond))
+            return 0;
+        r->step[from].beyond = padded ? gckpti_bits(rows->beyond) : r->step[from].beyond;
+        r->more[from].padded |= padded;
+    }
+    return 1;
+}
+
+/* Where step i is the only reader of another one, row by row, and may be in its place, it is. */
+static void gckpti_run_in_place(gckpti_run_maker *r, const int *readers)
+{
+    for (int i = 0; i < r->head.steps; i++) {
+        const gckpti_band_step *q = &r->step[i];
+        int taken = 0;
+        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
+            const gckpti_band_link *in = &r->link[k];
+            if (taken || in->from < 0 || readers[in->from] != 1 || in->stride != 1 ||
+                !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)) ||
+                r->step[in->from].width != q->width || r->step[in->from].id < 0)
+                continue;
+            r->step[in->from].at = ~i;
+            taken = 1;
+        }
+    }
+}
+
+/* Goes through all bands: rows of buffers, what moves, how often ops run. */
+static void gckpti_run_walk(gckpti_run_maker *r)
+{
+    const gckpti_bands *b = &r->head;
+    uint64_t calls = 0, moved = 0;
+    const gckpti_band_step *last = &r->step[b->steps - 1];
+    gckpti_bands_begin(b, r->at);
+    for (int32_t end = 0; end < last->height;) {
+        end = end < last->height - b->rows ? end + b->rows : last->height;
+        gckpti_bands_next(b, r->step, r->link, r->at, end);
+        for (int i = 0; i < b->steps; i++) {
+            gckpti_band_at *at = &r->at[i];
+            const int32_t made = gckpti_band_stop(&r->step[i], at) - gckpti_band_first(at);
+            const int32_t room = at->need - at->drop, kept = at->high - at->drop;
+            r->more[i].keeps |= kept > 0;
+            r->more[i].most = made > r->more[i].most ? made : r->more[i].most;
+            r->more[i].room = room > r->more[i].room ? room : r->more[i].room;
+            calls += made > 0;
+            moved += 8 * (uint64_t)((at->drop > at->low && kept > 0 ? kept : 0) +
+                                    (r->step[i].id < 0 && made > 0 ? made : 0)) *
+                     (uint64_t)r->step[i].width;
+            at->low = at->drop;
+            at->high = at->need;
+        }
+    }
+    r->extra = (uint64_t)r->of[b->steps - 1]->shape.d[0] *
+               (calls * GCKPTI_INSTRUCTION_WORK + 10 * moved);
+}
+
+/* Adds one of its buffers. */
+static void gckpti_run_buffer(gckpti_run_maker *r, int owner, int64_t size, int start, int end)
+{
+    gckpt_buffer *b = &r->buffers[r->buffer_count];
+    memset(b, 0, sizeof *b);
+    b->size = (size_t)size;
+    b->start = start, b->end = end;
+    if (size > 0)
+        r->owner[r->buffer_count++] = owner;
+}
+
+/* Workspace of a step's op, of as many rows as it makes at once. */
+static size_t gckpti_run_scratch(gckpti_run_maker *r, int i)
+{
+    const gckpt_tensor *t = r->of[i];
+    const gckpti_row_op *o = &r->op[t->id];
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
+    if (r->more[i].most == 0)
+        return 0;
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_rows *rows = &o->rows;
+        if (gckpti_has_rows(t, rows, k) <= 0)
+            continue;
+        call.in[k].shape.d[0] = 1;
+        if (t->op->rows || t->in[k]->shape.d[1] == t->shape.d[1])
+            call.in[k].shape.d[1] = (int64_t)(r->more[i].most - 1) * rows->stride + rows->reach;
+    }
+    call.threads = r->p->threads;
+    call.plain = r->p->plain;
+    if (t->op->shape(&call) != GCKPT_OK)
+        return SIZE_MAX;
+    r->flops += t->op->flops ? (uint64_t)(t->shape.d[1] * t->shape.d[0] / r->more[i].most + 1) *
+                                   t->op->flops(&call)
+                             : (uint64_t)gckpti_elements(&t->shape);
+    return call.work_forward;
+}
+
+/* Buffers of the run: where each step is, which rows lie there; r->work: live bytes at the most. */
+static int gckpti_run_room(gckpti_run_maker *r)
+{
+    const int n = r->head.steps;
+    r->buffer_count = 0;
+    r->flops = 0;
+    gckpti_run_buffer(r, -1, (int64_t)sizeof(gckpti_band_at) * n, 0, n - 1);
+    for (int i = 0; i < n; i++)
+        r->more[i].begin = i;
+    for (int i = 0; i < n; i++) {
+        const size_t scratch = r->step[i].id < 0 ? 0 : gckpti_run_scratch(r, i);
+        const int keeps = r->more[i].keeps;
+        if (scratch > INT32_MAX)
+            return 0;
+        gckpti_run_buffer(r, i + n, (int64_t)scratch, i, i);
+        if (r->step[i].at < 0 && r->more[i].begin < r->more[~r->step[i].at].begin)
+            r->more[~r->step[i].at].begin = r->more[i].begin;
+        else if (r->step[i].at >= 0 && i + 1 < n)
+            gckpti_run_buffer(r, i, 4 * (int64_t)r->more[i].room * r->step[i].width,
+                              keeps ? 0 : r->more[i].begin, keeps ? n - 1 : r->more[i].last);
+    }
+    r->work = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t live = 0;
+        for (int k = 0; k < r->buffer_count; k++)
+            if (r->buffers[k].start <= i && i <= r->buffers[k].end)
+                live += (int64_t)gckpti_round_up(r->buffers[k].size, r->p->alignment);
+        r->work = live > r->work ? live : r->work;
+    }
+    return r->work <= INT32_MAX;
+}
+
+/* Makes the run of so many ops. 0: it is none. */
+static int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *out = p->tensors[id[n - 1]];
+    const int64_t wide = gckpti_elements(&out->shape) / out->shape.d[0] / out->shape.d[1] /
+                         gckpti_last(&out->shape);
+    int readers[GCKPTI_RUN_STEPS] = { 0 }, fits = 1;
+    memset(&r->head, 0, sizeof r->head);
+    /* fast kernels want some places at a time */
+    const int64_t rows = p->plain ? 1 : gckpti_min((64 + wide - 1) / wide, out->shape.d[1]);
+    r->head.rows = (int32_t)rows;
+    fits = rows < out->shape.d[1];
+    for (int i = 0; i < n && fits; i++) {
+        const gckpt_tensor *t = p->tensors[id[i]];
+        fits = t->shape.d[0] == out->shape.d[0] && (i == n - 1 || r->op[id[i]].last <= id[n - 1]);
+        for (int k = 0; k < t->inputs && fits; k++)
+            fits = gckpti_run_reads(r, t, k, 1);
+        gckpti_run_add_step(r, t, id[i]);
+        for (int k = 0; k < t->inputs && fits; k++)
+            fits = gckpti_run_reads(r, t, k, 0);
+        gckpti_band_step *q = &r->step[r->head.steps - 1];
+        q->links = r->head.links - q->link;
+        for (int k = q->link; k < q->link + q->links; k++)
+            if (r->link[k].from >= 0)
+                readers[r->link[k].from]++;
+        r->op[id[i]].step = r->head.steps - 1;
+    }
+    for (int i = 0; i < n; i++)
+        r->op[id[i]].step = -1;
+    for (int i = 0; i + 1 < r->head.steps && fits; i++)
+        fits = readers[i] > 0;
+    if (!fits)
+        return 0;
+    gckpti_run_in_place(r, readers);
+    gckpti_run_walk(r);
+    return gckpti_run_room(r);
+}
+
+/* ---- which are chosen ---- */
+/* Bytes that are live while an op runs forward, whole; with its backward, if it has one. */
+static int64_t gckpti_op_live(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    int64_t out = (int64_t)gckpti_value_bytes(p, t), live = r->op[t->id].live;
+    for (int k = 0; k < t->inputs; k++)
+        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last == t->id &&
+            t->in[k]->base->kind == GCKPTI_OP &&
+            gckpti_value_bytes(p, t->in[k]->base) == gckpti_value_bytes(p, t))
+            return live + (int64_t)p->work_forward[t->id];
+    return live + out + (int64_t)p->work_forward[t->id];
+}
+
+/* Bytes that nothing can do without where an op runs that is in no run. */
+static int64_t gckpti_op_least(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    int64_t forward = (int64_t)p->work_forward[t->id], backward = (int64_t)p->work_backward[t->id];
+    const unsigned needs = gckpti_needs(p, t);
+    backward += gckpti_is_loss(t) ? 0 : (int64_t)gckpti_gradient_bytes(p, t);
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        const int64_t bytes = q->base->kind == GCKPTI_OP ? (int64_t)gckpti_value_bytes(p, q) : 0;
+        forward += bytes;
+        backward += needs & GCKPT_IN(k) ? bytes : 0;
+    }
+    return p->active[t->id] & GCKPTI_RUNS && backward > forward ? backward : forward;
+}
+
+/* The table of a stretch of n ops: bytes of op i whole; of the run of i to i + k, k > 0. */
+typedef struct {
+    int64_t live;
+    uint64_t extra;
+} gckpti_run_cost;
+
+/* Cuts a stretch into ops and runs with the least extra work of those that need no more than
+ * `most` bytes, or, of those with least bytes, what that is: *most. from[j]: where the last of the
+ * first j ops begins. */
+static void gckpti_cut_stretch(const gckpti_run_cost *cost, int n, int64_t *most, int *from,
+                               gckpti_run_cost *best)
+{
+    for (int least = 1; least >= 0; least--) {
+        best[0].live = 0, best[0].extra = 0;
+        for (int j = 1; j <= n; j++) {
+            best[j].live = INT64_MAX, best[j].extra = UINT64_MAX;
+            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_RUN; i--) {
+                const gckpti_run_cost *c = &cost[i * GCKPTI_RUN + j - 1 - i], *b = &best[i];
+                const int64_t live = c->live > b->live ? c->live : b->live;
+                const uint64_t extra = c->extra + b->extra;
+                if (live == INT64_MAX ||
+                    (least ? live >= best[j].live : live > *most || extra >= best[j].extra))
+                    continue;
+                best[j].live = live, best[j].extra = extra;
+                from[j] = i;
+            }
+        }
+        *most = *most > best[n].live ? *most : best[n].live;
+    }
+}
+
+/* Offsets of its buffers in the workspace. 0: no memory. */
+static int gckpti_place_run(gckpti_run_maker *r)
+{
+    const int n = r->head.steps;
+    gckpti_scratch pass = gckpti_scratch_new(r->p->memory, &r->p->failed);
+    const size_t bytes =
+        gckpti_place(&pass, r->buffers, (size_t)r->buffer_count, r->p->alignment);
+    gckpti_scratch_free(&pass);
+    r->work = (int64_t)bytes;
+    for (int k = 0; k < r->buffer_count; k++) {
+        const int32_t at = (int32_t)r->buffers[k].offset;
+        if (r->owner[k] < 0)
+            r->head.at = at;
+        else if (r->owner[k] < n)
+            r->step[r->owner[k]].at = at;
+        else
+            r->step[r->owner[k] - n].work = at;
+    }
+    return !r->p->failed && bytes <= INT32_MAX;
+}
+
+/* Puts a run in place of its last op; those inside run as bands have it. */
+static void gckpti_put_run(gckpti_run_maker *r, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *t = p->tensors[id[n - 1]];
+    gckpt_tensor as = *t;
+    uint64_t given = 0, whole = 0;
+    if (!gckpti_run_make(r, id, n) || !gckpti_place_run(r))
+        return;
+    const size_t steps = sizeof *r->step * (size_t)r->head.steps, head = sizeof r->head;
+    const size_t own = head + steps + sizeof *r->link * (size_t)r->head.links;
+    r->head.own = (int32_t)gckpti_round_up(own, GCKPTI_ALIGN);
+    r->head.own_inputs = t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        r->head.own_in[k] = t->in[k]->id;
+    r->head.flops[0] = (uint32_t)r->flops;
+    r->head.flops[1] = (uint32_t)(r->flops >> 32);
+    as.op = &gckpti_op_bands;
+    as.data = t->op;
+    as.aux_bytes = 0;
+    as.inputs = r->head.inputs;
+    as.attribute_bytes = (size_t)r->head.own + t->attribute_bytes;
+    unsigned char *to = (unsigned char *)gckpti_scratch_take(&p->scratch, as.attribute_bytes, 1);
+    for (int i = 0; i < n && to; i++) {
+        gckpt_tensor inner = *p->tensors[id[i]];
+        whole = gckpti_add_work(whole, p->model[id[i]].forward);
+        given = gckpti_add_work(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
+        inner.attributes = r->op[id[i]].attributes;
+        p->run_of[id[i]] = id[n - 1];
+        p->tensors[id[i]] =
+            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    }
+    if (p->failed)
+        return;
+    memcpy(to, &r->head, head);
+    memcpy(to + head, r->step, steps);
+    memcpy(to + head + steps, r->link, own - head - steps);
+    if (t->attribute_bytes)
+        memcpy(to + r->head.own, r->op[t->id].attributes, t->attribute_bytes);
+    as.attributes = to;
+    for (int m = 0; m < as.inputs; m++)
+        as.in[m] = p->g->tensors[r->in[m]->id];
+    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+    p->work_forward[t->id] = (size_t)r->work;
+    p->model[t->id].forward = gckpti_add_work(whole, r->extra);
+    if (p->built_model && p->desc->costs)
+        p->cost[t->id].forward = gckpti_in_proportion(given, p->model[t->id].forward, whole);
+    else if (!p->desc->costs)
+        p->cost[t->id] = p->model[t->id];
+    p->banded = 1;
+}
+
+/* Cuts a stretch of n ops, one behind the other, that may all be in runs. */
+static void gckpti_take_stretch(gckpti_run_maker *r, const int *id, int n, int64_t least,
+                                gckpti_scratch *pass)
+{
+    const gckpti_planner *p = r->p;
+    const size_t room = (size_t)n + 1;
+    gckpti_run_cost *cost =
+        (gckpti_run_cost *)gckpti_scratch_take(pass, room * GCKPTI_RUN, sizeof *cost);
+    gckpti_run_cost *best = (gckpti_run_cost *)gckpti_scratch_take(pass, room, sizeof *best);
+    int *from = (int *)gckpti_scratch_take(pass, room, sizeof *from);
+    if (p->failed)
+        return;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < GCKPTI_RUN; k++) {
+            gckpti_run_cost *c = &cost[i * GCKPTI_RUN + k];
+            c->live = INT64_MAX;
+            if (k == 0)
+                c->live = gckpti_op_live(r, p->tensors[id[i]]);
+            else if (i + k < n && gckpti_run_make(r, id + i, k + 1)) {
+                c->live = r->op[id[i]].live + r->work +
+                          (int64_t)gckpti_value_bytes(p, p->tensors[id[i + k]]);
+                c->extra = r->extra;
+            }
+        }
+    gckpti_cut_stretch(cost, n, &least, from, best);
+    for (int j = n; j > 0; j = from[j])
+        if (j - from[j] > 1)
+            gckpti_put_run(r, id + from[j], j - from[j]);
+}
+
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
+{
+    gckpti_scratch pass = gckpti_scratch_new(p->memory, &p->failed);
+    const size_t n = (size_t)p->n;
+    gckpti_run_maker *r = (gckpti_run_maker *)gckpti_scratch_take(&pass, 1, sizeof *r);
+    int *id = (int *)gckpti_scratch_take(&pass, n, sizeof *id), count = 0;
+    gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_take(&pass, n, sizeof *op);
+    int64_t least = 0;
+    p->run_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof *p->run_of);
+    if (p->failed) {
+        gckpti_scratch_free(&pass);
+        return;
+    }
+    memset(p->run_of, 0xff, n * sizeof *p->run_of);
+    r->p = p;
+    r->op = op;
+    gckpti_find_row_ops(r);
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        const int64_t own = t->kind == GCKPTI_OP && !op[i].rows.inputs ? gckpti_op_least(r, t) : 0;
+        least = own > least ? own : least;
+    }
+    for (int i = 0; i <= p->n && !p->failed; i++) {
+        const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
+        if (t && (t->kind != GCKPTI_OP || t->batchless))
+            continue;
+        if (t && op[i].rows.inputs) {
+            id[count++] = i;
+            continue;
+        }
+        if (count > 1)
+            gckpti_take_stretch(r, id, count, least, &pass);
+        count = 0;
+    }
+    gckpti_scratch_free(&pass);
+}
+#endif
+
+GCKPTI_WARM
+
 /* >>plan/encode */
 GCKPTI_COLD
 
@@ -18279,7 +18996,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
+        int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -18317,7 +19035,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
-        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->cost = t->kind == GCKPTI_OP && p->of[i] < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
@@ -18447,6 +19165,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
     plan->form = p->variant.form;
+    plan->bands = p->variant.bands;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -22096,7 +22815,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || gckpti_is_offered(q));
     for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -22120,16 +22839,27 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0, 0 };
+    gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
+    const int bands = GCKPTI_WITH_BANDS && !d->as_built && !d->backend &&
+                      d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
+    v.bands = GCKPTI_WITH_BANDS;
+    for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
+         form = form->next) {
+        v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
+        if (v.form == 0 || v.form >= GCKPTI_FORMS - 2)
+            result = gckpti_add_variant(p, &last, v);
+        if (form == end)
+            break;
+    }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
@@ -23876,11 +24606,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 /* >>run/call */
@@ -26681,11 +27411,10 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored)
 {
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
         reads |= c->in[i].grad ? node->op->needs[i] : 0;
     for (int i = 0; i < node->inputs; i++) {
@@ -26694,6 +27423,158 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gc
             continue;
         *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
+    }
+}
+#endif
+
+/* >>run/bands */
+#ifndef GCKPT_NO_BANDS
+/* ---- a run of ops in bands of rows (plan/bands.c) ---- */
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpti_bands *head;
+    const gckpti_band_step *step;
+    const gckpti_band_link *links;
+    gckpti_band_at *at;
+    gckpt_kernel last; /* of the last op */
+    int64_t sample;    /* of the batch, which is as many as the axis 0 of all its values has */
+} gckpti_band_run;
+
+/* Row `row` of a step's value, of which there may be none. */
+static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
+{
+    while (r->step[i].at < 0)
+        i = ~r->step[i].at;
+    const gckpti_band_step *q = &r->step[i];
+    if (i == r->head->steps - 1)
+        return r->call->out + (r->sample * q->height + row) * q->width;
+    float *first = (float *)(void *)((unsigned char *)r->call->work + q->at);
+    return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
+}
+
+/* An input of the run, from a row on. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int64_t row)
+{
+    const gckpt_arg *x = &r->call->in[m];
+    const gckpt_shape *s = &x->shape;
+    const int64_t at =
+        (r->sample * s->d[1] + row) * (gckpti_elements(s) / (s->d[0] * s->d[1]));
+    return x->bytes ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
+}
+
+/* Rows of a padding. */
+static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, int32_t end)
+{
+    const float beyond = gckpti_float(r->step[i].beyond);
+    float *x = first < end ? gckpti_band_row(r, i, first) : NULL;
+    for (int64_t k = 0; x && k < (int64_t)(end - first) * r->step[i].width; k++)
+        x[k] = beyond;
+}
+
+/* What a step reads: rows of other steps or of inputs, or leaves. */
+static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
+                              const gckpti_band_step *q, int32_t first, int32_t count, gckpt_call *c)
+{
+    const gckpt_plan *p = r->e->plan;
+    for (int k = 0; k < node->inputs; k++) {
+        const int base = p->nodes[node->in[k]].base;
+        c->in[k].data = (const float *)r->e->bound.nodes[base].data;
+    }
+    for (int k = q->link; k < q->link + q->links; k++) {
+        const gckpti_band_link *in = &r->links[k];
+        gckpt_arg *x = &c->in[in->input];
+        const int32_t row = first * in->stride - in->before;
+        if (in->from >= 0)
+            x->data = gckpti_band_row(r, in->from, row);
+        else if (in->reach)
+            x->data = (const float *)gckpti_band_input(r, ~in->from, row);
+        else
+            x->data = r->call->in[~in->from].data;
+        if (in->reach)
+            x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+    }
+    for (int k = 0; k < node->inputs; k++) {
+        const void *data = c->in[k].data;
+        const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        c->in[k].index = type == GCKPT_I32 ? (const int32_t *)data : NULL;
+        c->in[k].bytes = type == GCKPT_U8 ? (const uint8_t *)data : NULL;
+        c->in[k].data = type == GCKPT_F32 ? c->in[k].data : NULL;
+    }
+}
+
+/* Makes a step's rows for the next band. */
+static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
+{
+    const gckpti_band_step *q = &r->step[i];
+    const gckpti_band_at *at = &r->at[i];
+    const int32_t first = gckpti_band_first(at), stop = gckpti_band_stop(q, at);
+    const int own = i == r->head->steps - 1;
+    gckpt_unpacking stored;
+    gckpti_band_beyond(r, i, at->high, at->need < 0 ? at->need : 0);
+    gckpti_band_beyond(r, i, at->high > q->height ? at->high : q->height, at->need);
+    if (first >= stop)
+        return;
+    if (q->id < 0) {
+        memcpy(gckpti_band_row(r, i, first),
+               gckpti_band_input(r, ~r->links[q->link].from, first),
+               (size_t)(stop - first) * (size_t)q->width * sizeof(float));
+        return;
+    }
+    gckpti_node node = r->e->plan->nodes[q->id];
+    if (own) {
+        node.op = (const gckpt_op *)node.data;
+        node.inputs = (gckpti_byte)r->head->own_inputs;
+        for (int k = 0; k < node.inputs; k++)
+            node.in[k] = (gckpti_id)r->head->own_in[k];
+        node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
+    }
+    gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
+    c->row += r->sample * c->rows / c->shape.d[0];
+    c->rows = 1;
+    c->shape.d[0] = 1, c->shape.d[1] = stop - first;
+    c->out = gckpti_band_row(r, i, first);
+    c->work = (unsigned char *)r->call->work + q->work;
+    gckpti_band_reads(r, &node, q, first, stop - first, c);
+    if (r->e->plan->packed)
+        gckpti_call_stored(r->e, &node, GCKPT_FORWARD, c, &stored);
+    (own ? r->last : r->e->bound.nodes[q->id].forward)(c);
+}
+
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
+{
+    const gckpti_bands *b = (const gckpti_bands *)call->attributes;
+    const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    gckpti_band_run r = { (const gckpt_exec *)call->graph, call, b, step,
+                          (const gckpti_band_link *)(const void *)(step + b->steps),
+                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          NULL, 0 };
+    const int32_t height = step[b->steps - 1].height;
+    gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
+    gckpt_call c;
+    own.op = (const gckpt_op *)own.data;
+    r.last = gckpti_bind_kernels(r.e, &own).forward;
+    for (; r.sample < call->shape.d[0]; r.sample++) {
+        gckpti_bands_begin(b, r.at);
+        for (int32_t end = 0; end < height;) {
+            end = end < height - b->rows ? end + b->rows : height;
+            gckpti_bands_next(b, step, r.links, r.at, end);
+            for (int i = 0; i < b->steps; i++) { /* what is kept moves to the front */
+                gckpti_band_at *at = &r.at[i];
+                const int32_t kept = at->high - at->drop;
+                const float *from = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                at->low = at->drop;
+                float *to = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                if (from != to)
+                    memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
+            }
+            for (int i = 0; i < b->steps; i++) {
+                gckpti_band_make(&r, i, &c);
+                r.at[i].high = r.at[i].need;
+            }
+        }
     }
 }
 #endif
@@ -27207,13 +28088,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -27285,7 +28167,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -31435,6 +32317,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
+    if (head->bands && !GCKPTI_WITH_BANDS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: it has runs of ops in bands of rows, which this build "
+                            "leaves out (GCKPT_NO_BANDS)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->own_state = head->state_slots;
@@ -31590,9 +32476,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
         return NULL;
     p->variant.form = r->head.form;
+    p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
@@ -31729,7 +32616,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_ours(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
 #undef GCKPTI_IS
 }
 
@@ -31803,9 +32690,13 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(k, ", %z, ", q->aux_bytes);
         gckpti_c_shape(k, &q->shape);
         gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
@@ -31970,10 +32861,12 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++)
-            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                !strcmp(p->nodes[n].op->name, *part))
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_ours(op) && !strcmp(op->name, *part))
                 return *part;
+        }
     return NULL;
 }
 
@@ -32000,6 +32893,7 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BANDS", p->bands ? "runs of ops in bands of rows" : NULL },
                   { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_op_of(p, recurrent) },
                   { "IMAGES", gckpti_c_op_of(p, images) },
@@ -32258,6 +33152,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLANS
 #undef GCKPTI_ROW_ALL
 #undef GCKPTI_ROW_WITH
+#undef GCKPTI_ROW_OF_ROWS
 #undef GCKPTI_ROW
 #undef GCKPTI_PLAIN
 #undef GCKPTI_FAST

@@ -9,7 +9,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -762,6 +762,13 @@ struct gckpt_call {
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
+/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
+ * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+typedef struct {
+    int inputs;
+    int32_t stride, before, reach;
+    float beyond;
+} gckpt_rows;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -781,6 +788,10 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
+    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
+     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
+     * same bits (manual, 9). 0, or NULL: it may not. */
+    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,

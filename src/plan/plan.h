@@ -60,7 +60,7 @@ typedef size_t gckpti_nth;
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
     gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
@@ -135,10 +135,46 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
+ * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
+ * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
+ * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
+ * of step ~at, or, of the last one, in the run's output. */
+typedef struct {
+    int32_t steps, links, rows; /* rows: of a band */
+    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
+    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
+    uint32_t flops[2];
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -174,7 +210,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
     X(int, packed, 0)                    /* some parameter is */                                   \
@@ -397,6 +433,7 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
@@ -480,15 +517,27 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Whether some op has the variant's form. */
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
+ * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */

@@ -77,13 +77,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -155,7 +156,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {

@@ -343,11 +343,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 #ifdef GCKPTI_ROOMS
