@@ -1,6 +1,6 @@
 /* mobilenet.c - a network for images, taught on the chip: MobileNetV2 (Sandler 2018), width 0.35, of
  * 96 x 96 pixels, its norms folded into the convolutions. All weights are frozen and lie in flash as
- * bytes with a scale for each row; the biases from block 7 on, and the classifier, are trained, an
+ * bytes with a scale for each row; the biases from block 8 on, and the classifier, are trained, an
  * image a step, each as soon as its gradient is there. An image is fed as bytes; all else is fp32.
  * There are no pretrained weights here: these are random numbers, and images are made by a formula.
  * So it shows memory, work and that the loss falls, to the host's bits; not what it would learn. */
@@ -13,7 +13,7 @@
 enum { SIDE = 96, COLOURS = 3, CLASSES = 10, LAST = 1280 };
 
 #ifdef PLAN
-enum { TRAINED = 7 }; /* the first block whose biases are */
+enum { TRAINED = 8, ARENA = 97000 }; /* the first block whose biases are; bytes */
 
 static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_shape shape, int fans)
 {
@@ -32,14 +32,15 @@ static gckpt_tensor *wide(gckpt_tensor *x, int block, const char *w, const char 
                         param(g, block, b, gckpt_shape1(to), 0));
 }
 
-/* A convolution of 3 x 3; depthwise, if it makes as many channels as there are. */
+/* A convolution of 3 x 3; depthwise, if it makes as many channels as there are. Convolutions read
+ * floats: in blocks that run in bands of rows they find them in flash. */
 static gckpt_tensor *deep(gckpt_tensor *x, int block, int to, int stride)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     const int from = (int)gckpt_shape_of(x).d[3], each = from == to ? 1 : from;
     const gckpt_window w = { .stride = { stride, stride }, .padding = { 1, 1 },
                              .groups = from / each };
-    x = gckpt_conv2d(x, param(g, block, "deep.w", gckpt_shape4(3, 3, each, to), 9 * each),
+    x = gckpt_conv2d(x, param(g, block, block < TRAINED ? "deep.f" : "deep.w", gckpt_shape4(3, 3, each, to), 9 * each),
                      param(g, block, "deep.b", gckpt_shape1(to), 0), &w);
     return gckpt_relu(x);
 }
@@ -98,6 +99,7 @@ int main(void)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
         return 1;
     }
+    learns.budget = gckpt_store_bytes(s) + ARENA;
     return job_print(g, &term, &learns);
 }
 #else
