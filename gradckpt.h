@@ -43,21 +43,21 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4341
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4367
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, bands, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1672
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4938
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4940
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            985
+ *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -15005,8 +15005,8 @@ typedef struct {
     const gckpt_op *op;
     const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
-    gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth shape; /* of the plan's shapes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -15164,13 +15164,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, name_bytes, 0)
+    X(size_t, shape_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpt_shape, shapes, shape_count, 0) /* of nodes, which share them */                        \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -15209,7 +15210,16 @@ enum {
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
 /* Bytes of a node's value in the arena, or as it is fed. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
+
+static inline const gckpt_shape *gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+{
+    return &p->shapes[q->shape];
+}
+static inline int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    return gckpti_elements(gckpti_planned_shape(p, q));
+}
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -15737,10 +15747,10 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
-    return (size_t)gckpti_elements(&q->shape) * size;
+    return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
@@ -18869,16 +18879,16 @@ GCKPTI_COLD
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckpt_shape *shape,
+                                 const void *attributes, const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    for (int i = 0; i < shape->n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
     hash = gckpti_fnv_number(hash, q->aux_bytes);
     hash = gckpti_fnv_number(hash, q->attribute_bytes);
     for (size_t i = 0; i < q->attribute_bytes; i += 4) {
@@ -18895,7 +18905,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
+/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
 static gckpti_node gckpti_node_of(const gckpt_tensor *t)
 {
     gckpti_node node;
@@ -18904,7 +18914,6 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     node.data = t->data;
     node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
     node.base = (gckpti_id)t->base->id;
     node.kind = (gckpti_byte)t->kind;
     node.inputs = (gckpti_byte)t->inputs;
@@ -18919,7 +18928,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
+    return gckpti_hash_node(hash, &node, &t->shape, t->attributes,
                             t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
                             : t->kind == GCKPTI_VIEW ? NULL
                                                      : t->name);
@@ -18938,7 +18947,8 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+    return gckpti_hash_node(hash, q, gckpti_planned_shape(p, q),
+                            q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
@@ -18986,18 +18996,31 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
+/* A tensor among those not long before it that has its shape, so that they share it; else itself. */
+static int gckpti_shape_twin(const gckpti_planner *p, int i)
+{
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
+            return k;
+    return i;
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    plan->shape_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
         int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
         int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
+        const int twin = gckpti_shape_twin(p, i);
+        const size_t shape = plan->shape_count;
+        plan->shape_count += twin == i;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -19027,6 +19050,9 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
+        node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
+        if (twin == i)
+            ((gckpt_shape *)gckpti_written(plan, plan->shapes))[shape] = t->shape;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;
@@ -22370,7 +22396,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
         size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
                        : aux                                ? node->aux_bytes
-                                                            : gckpti_node_bytes(node);
+                                                            : gckpti_node_bytes(plan, node);
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
@@ -23651,7 +23677,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", gckpti_planned_shape(plan, node),
                  u.again ? " again" : "");
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
@@ -24641,7 +24667,7 @@ GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 /* A node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
-    gckpt_shape s = node->shape;
+    gckpt_shape s = *gckpti_planned_shape(e->plan, node);
     if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
@@ -24905,7 +24931,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return gckpti_node_bytes(q) / (size_t)p->rows;
+    return gckpti_node_bytes(p, q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -24953,7 +24979,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         c.plain = 1;
         (void)node->op->shape(&c);
         size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
-        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
@@ -24990,7 +25016,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = gckpti_node_bytes(q);
+        const size_t bytes = gckpti_node_bytes(p, q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -25087,7 +25113,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.shape = *gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
@@ -25335,7 +25361,7 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
@@ -25864,7 +25890,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
@@ -26001,7 +26027,7 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = keys->shape.d[1];
+        const int64_t rows = gckpti_planned_shape(p, keys)->d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
         from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
@@ -26029,12 +26055,14 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+        fit = !q || (k < q->node_count &&
+                     gckpti_same_shape(gckpti_planned_shape(p, node),
+                                       gckpti_planned_shape(q, &q->nodes[k])) &&
                      !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]])->d[1];
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
         if (e->bound.nodes)
             e->bound.nodes[i].data = data;
     }
@@ -26336,7 +26364,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             return gckpti_ok(store);
         done = next->place;
         const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        const gckpt_shape *shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
@@ -26605,7 +26633,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
+    size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
@@ -26648,7 +26676,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
     gckpt_call c;
     gckpti_call_start(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
     if (q->kind != GCKPTI_CONSTANT) {
         per_row /= p->rows;
         n = per_row * rows;
@@ -26799,7 +26827,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q), times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -26836,8 +26864,8 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
                    (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
-                                               gckpti_elements(&b->shape) / p->terms[i].unit);
+                                         : gckpti_planned_elements(p, a) / p->terms[0].unit ==
+                                               gckpti_planned_elements(p, b) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -27008,7 +27036,7 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(gckpti_planned_shape(e->plan, node));
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -27352,7 +27380,7 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
-                           0, sharded ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+                           0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
         if (s.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -27827,7 +27855,7 @@ GCKPTI_COLD
 
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+    return (size_t)gckpti_planned_elements(p, &p->nodes[pick->id]) * sizeof(float);
 }
 
 /* Whether node `user` is of an op that reads node `id`, or a view of it. */
@@ -27925,7 +27953,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
         if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
@@ -27960,7 +27988,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
@@ -27981,7 +28009,7 @@ static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, fl
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
     }
 }
 
@@ -28161,7 +28189,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -28192,7 +28220,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
+            int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batchless)
                 gckpti_fill(e, sum, 0,
                             4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
@@ -28794,7 +28822,7 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    to->bytes = gckpti_node_bytes(node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
+    to->bytes = gckpti_node_bytes(p, node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NONE;
@@ -28802,11 +28830,11 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
             to->bytes += (size_t)gckpti_stored_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
-            to->bytes += gckpti_node_bytes(in);
+            to->bytes += gckpti_node_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NONE)
             continue;
         c.in[i].grad = &c.loss_scale; /* is wanted */
-        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(in) : 0;
+        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(p, in) : 0;
     }
     to->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)
@@ -32683,7 +32711,7 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
             gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
-            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
             gckpti_print(k, "\n};\n");
         }
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
@@ -32697,9 +32725,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
             gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, ", q->aux_bytes);
-        gckpti_c_shape(k, &q->shape);
-        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, ", %z, %z, %z, %z, ", q->aux_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -32707,6 +32734,13 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
         gckpti_print(k, " }, %i, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type,
                      q->batchless, q->rounding, q->sums);
+    }
+    gckpti_print(k, "};\n");
+    gckpti_print(k, "static const gckpt_shape gckpti_%s_shapes[] = {\n", name);
+    for (size_t i = 0; i < p->shape_count; i++) {
+        gckpti_print(k, "    ");
+        gckpti_c_shape(k, &p->shapes[i]);
+        gckpti_print(k, ",\n");
     }
     gckpti_print(k, "};\n");
 }

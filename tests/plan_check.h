@@ -54,7 +54,7 @@ typedef struct {
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
     int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t aux; /* bytes; PC_NONE: not told */
+    size_t aux, shape; /* bytes, PC_NONE: not told; of the shapes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -505,8 +505,9 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         pc_seek(t, ", ");
         pc_seek(t, ", "); /* op and data */
         q->aux = pc_word(t);
-        for (int k = 0; k < 1 + GCKPT_MAX_DIMS + 3; k++)
-            pc_word(t); /* shape, attributes, name */
+        pc_word(t), pc_word(t); /* attributes */
+        q->shape = pc_word(t);
+        pc_word(t); /* name */
         int base = (int)pc_word(t);
         pc_word(t);
         if (base != q->base)
@@ -514,6 +515,19 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         for (int k = 0; k < GCKPT_MAX_INPUTS; k++)
             if (pc_word(t) != (size_t)(k < q->inputs ? q->in[k] : 0))
                 pc_wrong(f, "tensor %d has another input %d in C", i, k);
+    }
+    pc_seek(t, "gckpti_x_shapes[] = {\n");
+    for (size_t at = 0, left = (size_t)f->count; left > 0 && !t->short_of; at++) {
+        int64_t n = 1;
+        for (int k = (int)pc_word(t), d = 0; d < GCKPT_MAX_DIMS; d++) {
+            const int64_t size = (int64_t)pc_word(t);
+            n *= d < k ? size : 1;
+        }
+        for (int i = 0; i < f->count; i++) {
+            left -= f->node[i].shape == at;
+            if (f->node[i].shape == at && f->node[i].n != n)
+                pc_wrong(f, "tensor %d has another shape in C", i);
+        }
     }
     f->far = (size_t *)pc_take(2 * (size_t)f->count, sizeof *f->far);
     pc_seek(t, "gckpti_x_told[] = {\n");

@@ -24,11 +24,12 @@ static gckpt_tensor *param(gckpt_graph *g, int block, const char *what, gckpt_sh
 }
 
 /* A convolution over each pixel, which is a linear layer. */
-static gckpt_tensor *wide(gckpt_tensor *x, int block, const char *w, const char *b, int to)
+static gckpt_tensor *wide(gckpt_tensor *x, int block, const char *w, const char *b, int to,
+                          int fans)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     const int from = (int)gckpt_shape_of(x).d[3];
-    return gckpt_linear(x, param(g, block, w, gckpt_shape2(from, to), from),
+    return gckpt_linear(x, param(g, block, w, gckpt_shape2(from, to), fans),
                         param(g, block, b, gckpt_shape1(to), 0));
 }
 
@@ -51,8 +52,9 @@ static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int
     const int from = (int)gckpt_shape_of(x).d[3];
     gckpt_tensor *h = x;
     if (times > 1)
-        h = gckpt_relu(wide(h, block, "wide.w", "wide.b", from * times));
-    h = wide(deep(h, block, from * times, stride), block, "back.w", "back.b", to);
+        h = gckpt_relu(wide(h, block, "wide.w", "wide.b", from * times, from));
+    h = wide(deep(h, block, from * times, stride), block, "back.w", "back.b", to,
+             4 * from * times);
     return stride == 1 && from == to ? gckpt_add(x, h) : h;
 }
 
@@ -67,7 +69,7 @@ static gckpt_tensor *scores_of(gckpt_tensor *image)
     for (int s = 0; s < 7; s++)
         for (int i = 0; i < stages[s][2]; i++)
             x = inverted(x, block++, stages[s][0], stages[s][1], i ? 1 : stages[s][3]);
-    x = gckpt_relu(wide(x, block, "wide.w", "wide.b", LAST));
+    x = gckpt_relu(wide(x, block, "wide.w", "wide.b", LAST, 112));
     gckpt_graph *g = gckpt_graph_of(x);
     const gckpt_init init = { 0.5f / sqrtf(LAST), 0, 0 }, zero = { 0, 0, 0 };
     return gckpt_linear(gckpt_global_average_pool(x),
@@ -141,6 +143,7 @@ int main(void)
         if (job_failed(&j, gckpt_step(j.exec, feeds, 2, 1, &hyper, &report)))
             return 1;
         job_count(&j, report.loss, board_instructions() - began);
+        if (JOBTRACE) { job_real(report.loss); board_text("\n"); }
     }
     return job_report(&j);
 }

@@ -17,7 +17,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", gckpti_planned_shape(plan, node),
                  u.again ? " again" : "");
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);

@@ -38,10 +38,10 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
-    return (size_t)gckpti_elements(&q->shape) * size;
+    return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)

@@ -125,7 +125,7 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(gckpti_planned_shape(e->plan, node));
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {

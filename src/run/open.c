@@ -228,7 +228,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             return gckpti_ok(store);
         done = next->place;
         const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        const gckpt_shape *shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };

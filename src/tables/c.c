@@ -118,7 +118,7 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
             gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
-            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
             gckpti_print(k, "\n};\n");
         }
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
@@ -132,9 +132,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
             gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, ", q->aux_bytes);
-        gckpti_c_shape(k, &q->shape);
-        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, ", %z, %z, %z, %z, ", q->aux_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -142,6 +141,13 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
         gckpti_print(k, " }, %i, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type,
                      q->batchless, q->rounding, q->sums);
+    }
+    gckpti_print(k, "};\n");
+    gckpti_print(k, "static const gckpt_shape gckpti_%s_shapes[] = {\n", name);
+    for (size_t i = 0; i < p->shape_count; i++) {
+        gckpti_print(k, "    ");
+        gckpti_c_shape(k, &p->shapes[i]);
+        gckpti_print(k, ",\n");
     }
     gckpti_print(k, "};\n");
 }
