@@ -895,6 +895,7 @@ static inline void net_way(gckpt_plan_desc *d)
         d->offload_bytes = (size_t)64 << below(14);
         d->offload_work = 1 + below(60);
         d->offload_work <<= chance(50) ? 20 : 12;
+        d->offload_beside = chance(60);
     }
     if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
         net.ranks = 2 << below(3);
@@ -966,13 +967,14 @@ static inline void net_print(void)
     gckpt_node n;
     printf(
         "    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
-        "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu)\n",
+        "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
         (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
         (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
         d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
         d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
         net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group, (int)d->optimiser,
-        (unsigned long)d->offload_bytes, (unsigned long)d->offload_work);
+        (unsigned long)d->offload_bytes, (unsigned long)d->offload_work,
+        d->offload_beside ? ", beside" : "");
     for (int i = 0; i < d->fetches; i++)
         printf("    pick %s of %d\n", net.pick[i].gradient ? "gradient" : "value",
                gckpt_id(net.pick[i].tensor));
@@ -1012,6 +1014,7 @@ static inline void net_print(void)
     X(plain)                                                                                       \
     X(offload_bytes)                                                                               \
     X(offload_work)                                                                                \
+    X(offload_beside)                                                                              \
     X(backend)                                                                                     \
     X(precision)                                                                                   \
     X(group)                                                                                       \

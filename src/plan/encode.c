@@ -334,10 +334,12 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->arena = d->arena;
     plan->bound = d->bound;
     if (p->forward_work)
-        plan->recompute = (double)(d->s.extra - d->s.moved) / (double)p->forward_work;
+        plan->recompute = (double)d->s.again / (double)p->forward_work;
     plan->work = d->work;
+    plan->hidden = d->hidden;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
+    plan->offload_beside = desc->offload_beside;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;

@@ -15,7 +15,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->aux = *stored++;
     }
     o->more = stored;
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_HOLD)
         return;
     if (ins->kind != GCKPT_UPDATE)
         o->work = *stored++;

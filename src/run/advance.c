@@ -307,9 +307,10 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
+    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
+    if (*result != GCKPT_OK)
+        return GCKPTI_THEN_STOPS;
     const int skipped = gckpti_skips(e, ins);
-    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
-        gckpti_join(e);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
@@ -340,10 +341,12 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
     if (turns)
-        gckpti_join(e);
+        result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
@@ -384,7 +387,12 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
     e->recording.asked = 0;
-    return r.result;
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
+    result = result == r.result ? result : gckpti_drain(e, result);
+    if (result == GCKPT_OK)
+        return r.result;
+    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
+    return result;
 }

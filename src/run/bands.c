@@ -26,16 +26,12 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
-/* An input of the run, from a row on. */
-static const void *gckpti_band_input(const gckpti_band_run *r, int m, int64_t row)
+static const void *gckpti_band_input(const gckpti_band_run *r, int m)
 {
     const gckpt_arg *x = &r->call->in[m];
-    const gckpt_shape *s = &x->shape;
-    const int64_t at =
-        (r->sample * s->d[1] + row) * (gckpti_elements(s) / (s->d[0] * s->d[1]));
-    return x->bytes ? (const void *)(x->bytes + at)
-           : x->index ? (const void *)(x->index + at)
-                      : (const void *)(x->data + at);
+    return x->bytes   ? (const void *)x->bytes
+           : x->index ? (const void *)x->index
+                      : (const void *)x->data;
 }
 
 /* Rows of a padding. */
@@ -47,34 +43,30 @@ static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, i
         x[k] = beyond;
 }
 
-/* What a step reads: rows of other steps or of inputs, or leaves. */
+/* What a step reads: rows of other steps, inputs that are the same for all rows, leaves. */
 static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
-                              const gckpti_band_step *q, int32_t first, int32_t count, gckpt_call *c)
+                              const gckpti_band_step *q, int32_t first, int32_t count,
+                              gckpt_call *c)
 {
     const gckpt_plan *p = r->e->plan;
-    for (int k = 0; k < node->inputs; k++) {
-        const int base = p->nodes[node->in[k]].base;
-        c->in[k].data = (const float *)r->e->bound.nodes[base].data;
-    }
+    for (int k = 0; k < node->inputs; k++)
+        c->in[k].data = (const float *)r->e->bound.nodes[p->nodes[node->in[k]].base].data;
     for (int k = q->link; k < q->link + q->links; k++) {
         const gckpti_band_link *in = &r->links[k];
         gckpt_arg *x = &c->in[in->input];
-        const int32_t row = first * in->stride - in->before;
-        if (in->from >= 0)
-            x->data = gckpti_band_row(r, in->from, row);
-        else if (in->reach)
-            x->data = (const float *)gckpti_band_input(r, ~in->from, row);
-        else
-            x->data = r->call->in[~in->from].data;
-        if (in->reach)
-            x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+        if (!in->reach) {
+            x->data = (const float *)gckpti_band_input(r, ~in->from);
+            continue;
+        }
+        x->data = gckpti_band_row(r, in->from, first * in->stride - in->before);
+        x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
     }
     for (int k = 0; k < node->inputs; k++) {
-        const void *data = c->in[k].data;
         const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        const void *data = c->in[k].data;
         c->in[k].index = type == GCKPT_I32 ? (const int32_t *)data : NULL;
         c->in[k].bytes = type == GCKPT_U8 ? (const uint8_t *)data : NULL;
-        c->in[k].data = type == GCKPT_F32 ? c->in[k].data : NULL;
+        c->in[k].data = type == GCKPT_F32 ? (const float *)data : NULL;
     }
 }
 
@@ -91,9 +83,10 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
     if (first >= stop)
         return;
     if (q->id < 0) {
-        memcpy(gckpti_band_row(r, i, first),
-               gckpti_band_input(r, ~r->links[q->link].from, first),
-               (size_t)(stop - first) * (size_t)q->width * sizeof(float));
+        const size_t row = (size_t)q->width * sizeof(float);
+        const char *from = (const char *)gckpti_band_input(r, ~r->links[q->link].from);
+        memcpy(gckpti_band_row(r, i, first), from + (size_t)(r->sample * q->height + first) * row,
+               (size_t)(stop - first) * row);
         return;
     }
     gckpti_node node = r->e->plan->nodes[q->id];
@@ -101,7 +94,7 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         node.op = (const gckpt_op *)node.data;
         node.inputs = (gckpti_byte)r->head->own_inputs;
         for (int k = 0; k < node.inputs; k++)
-            node.in[k] = (gckpti_id)r->head->own_in[k];
+            node.in[k] = (gckpti_id)r->head->in[k];
         node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
     }
     gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
@@ -120,17 +113,20 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
-    gckpti_band_run r = { (const gckpt_exec *)call->graph, call, b, step,
+    gckpti_band_run r = { (const gckpt_exec *)call->graph,
+                          call,
+                          b,
+                          step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
                           (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
-                          NULL, 0 };
+                          NULL,
+                          0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
     gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
-        gckpti_bands_begin(b, r.at);
         for (int32_t end = 0; end < height;) {
             end = end < height - b->rows ? end + b->rows : height;
             gckpti_bands_next(b, step, r.links, r.at, end);

@@ -162,7 +162,12 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
+    size_t copies = 0; /* begun at once, at the most */
+    for (size_t x = 0; x < p->length && e->offload.begins; x++)
+        copies += p->list[x].kind == GCKPT_OFFLOAD || p->list[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_exec_tables(e, &host);
+    e->offload.due = (int *)gckpti_carve(&host, copies, sizeof *e->offload.due);
     const size_t tables = host.used;
     gckpti_exec_nodes(e, &host, on);
     if (apart)

@@ -200,7 +200,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (head->bands && !GCKPTI_WITH_BANDS)
+    if (head->bands && !GCKPTI_RUNS_BANDS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has runs of ops in bands of rows, which this build "
                             "leaves out (GCKPT_NO_BANDS)");
@@ -215,6 +215,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->precision = head->precision;
     d->offload_bytes = head->offloaded;
     d->offload_work = head->offload_work;
+    d->offload_beside = head->offload_beside;
     d->leaves = head->leaves; /* link_work: the costs have it already */
     r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {

@@ -823,7 +823,7 @@ static void gaps(unsigned first, unsigned n)
             if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
                 gckpt_keep(net.nodes[i].t);
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
-        result = result == GCKPT_OK ? gckpti_search_open(&s, &p) : result;
+        result = result == GCKPT_OK ? gckpti_search_open(&s, &p, GCKPTI_WHOLE_PRICE) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
