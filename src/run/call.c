@@ -70,7 +70,7 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
