@@ -143,7 +143,6 @@ int main(void)
         if (job_failed(&j, gckpt_step(j.exec, feeds, 2, 1, &hyper, &report)))
             return 1;
         job_count(&j, report.loss, board_instructions() - began);
-        if (JOBTRACE) { job_real(report.loss); board_text("\n"); }
     }
     return job_report(&j);
 }
