@@ -43,21 +43,21 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4685
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4704
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3161
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1687
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1688
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5057
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5058
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            992
+ *     >>tables    plans as files and as C constants                                            990
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -15023,6 +15023,7 @@ typedef uint16_t gckpti_nth;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
+typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
 #define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
 
 typedef struct {
@@ -15030,7 +15031,7 @@ typedef struct {
     const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
-    gckpti_nth shape; /* of the plan's shapes, with all rows of the micro-batch */
+    gckpti_nth shape; /* of the plan's sizes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -15187,14 +15188,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, shape_count, 0) X(size_t, name_bytes, 0)
+    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
-    X(gckpt_shape, shapes, shape_count, 0) /* of nodes, which share them */                        \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, that nodes share: how many axes, and theirs */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -15236,14 +15237,9 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 /* Bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
 
-static inline const gckpt_shape *gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
-{
-    return &p->shapes[q->shape];
-}
-static inline int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
-{
-    return gckpti_elements(gckpti_planned_shape(p, q));
-}
+/* A node's shape, and its elements, with all rows of the micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -15845,6 +15841,22 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    gckpt_shape s;
+    memset(&s, 0, sizeof s);
+    s.n = (int)*sizes;
+    memcpy(s.d, sizes + 1, (size_t)s.n * sizeof *s.d);
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpt_shape s = gckpti_planned_shape(p, q);
+    return gckpti_elements(&s);
 }
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
@@ -19285,7 +19297,8 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, gckpti_planned_shape(p, q),
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_node(hash, q, &shape,
                             q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
@@ -19334,7 +19347,7 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
-/* A tensor among those not long before it that has its shape, so that they share it; else itself. */
+/* A tensor not long before it that has its shape, so that they share it; else itself. */
 static int gckpti_shape_twin(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
@@ -19343,13 +19356,19 @@ static int gckpti_shape_twin(const gckpti_planner *p, int i)
     return i;
 }
 
+static void gckpti_write_sizes(gckpti_extent *to, const gckpt_shape *s)
+{
+    *to = s->n;
+    memcpy(to + 1, s->d, (size_t)s->n * sizeof *to);
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
-    plan->shape_count = 0;
+    plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
@@ -19357,8 +19376,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
         int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
         const int twin = gckpti_shape_twin(p, i);
-        const size_t shape = plan->shape_count;
-        plan->shape_count += twin == i;
+        const size_t shape = plan->size_count;
+        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -19390,7 +19409,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         *node = gckpti_node_of(t);
         node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
         if (twin == i)
-            ((gckpt_shape *)gckpti_written(plan, plan->shapes))[shape] = t->shape;
+            gckpti_write_sizes((gckpti_extent *)gckpti_written(plan, plan->sizes) + shape, &t->shape);
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;
@@ -24208,13 +24227,14 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
+    const gckpt_shape shape = gckpti_planned_shape(plan, node);
     gckpti_operands o;
     gckpt_usage u;
     gckpt_plan_usage(plan, x, &u);
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", gckpti_planned_shape(plan, node),
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
@@ -25221,7 +25241,7 @@ GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 /* A node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
-    gckpt_shape s = *gckpti_planned_shape(e->plan, node);
+    gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
@@ -25672,7 +25692,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = *gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
@@ -26642,7 +26662,7 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = gckpti_planned_shape(p, keys)->d[1];
+        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
         from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
@@ -26670,13 +26690,13 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count &&
-                     gckpti_same_shape(gckpti_planned_shape(p, node),
-                                       gckpti_planned_shape(q, &q->nodes[k])) &&
+        const gckpt_shape s = gckpti_planned_shape(p, node);
+        const gckpt_shape of = q && k < q->node_count ? gckpti_planned_shape(q, &q->nodes[k]) : s;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&s, &of) &&
                      !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]])->d[1];
+        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
         void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
         if (e->bound.nodes)
             e->bound.nodes[i].data = data;
@@ -26981,11 +27001,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             return gckpti_ok(store);
         done = next->place;
         const char *name = plan->names + next->name;
-        const gckpt_shape *shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
+        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
@@ -26994,9 +27014,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
             gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
                                   &store->params[index].p.shape);
         }
     }
@@ -27689,9 +27709,10 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(gckpti_planned_shape(e->plan, node));
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -33394,13 +33415,6 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
                      q->batchless, q->rounding, q->sums);
     }
     gckpti_print(k, "};\n");
-    gckpti_print(k, "static const gckpt_shape gckpti_%s_shapes[] = {\n", name);
-    for (size_t i = 0; i < p->shape_count; i++) {
-        gckpti_print(k, "    ");
-        gckpti_c_shape(k, &p->shapes[i]);
-        gckpti_print(k, ",\n");
-    }
-    gckpti_print(k, "};\n");
 }
 
 /* Begins and ends an array; an empty one, which C does not allow, is not there. */
@@ -33444,6 +33458,10 @@ static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(k, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(k, p->size_count);
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
@@ -33546,7 +33564,8 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
+           p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */

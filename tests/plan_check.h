@@ -55,7 +55,7 @@ typedef struct {
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
     int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t aux, shape; /* bytes, PC_NONE: not told; of the shapes in C */
+    size_t aux, shape; /* bytes, PC_NONE: not told; of the sizes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -519,19 +519,6 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
             if (pc_word(t) != (size_t)(k < q->inputs ? q->in[k] : 0))
                 pc_wrong(f, "tensor %d has another input %d in C", i, k);
     }
-    pc_seek(t, "gckpti_x_shapes[] = {\n");
-    for (size_t at = 0, left = (size_t)f->count; left > 0 && !t->short_of; at++) {
-        int64_t n = 1;
-        for (int k = (int)pc_word(t), d = 0; d < GCKPT_MAX_DIMS; d++) {
-            const int64_t size = (int64_t)pc_word(t);
-            n *= d < k ? size : 1;
-        }
-        for (int i = 0; i < f->count; i++) {
-            left -= f->node[i].shape == at;
-            if (f->node[i].shape == at && f->node[i].n != n)
-                pc_wrong(f, "tensor %d has another shape in C", i);
-        }
-    }
     f->far = (size_t *)pc_take(2 * (size_t)f->count, sizeof *f->far);
     pc_seek(t, "gckpti_x_told[] = {\n");
     for (int i = 0; i < 2 * f->count && !t->short_of; i++) {
@@ -540,6 +527,18 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         f->far[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
+    }
+    pc_seek(t, "gckpti_x_sizes[] = {\n");
+    for (size_t at = 0, end = 0; at <= end && !t->short_of; at++) {
+        int64_t n = 1;
+        const size_t first = at;
+        for (size_t k = pc_word(t); k > 0; k--, at++)
+            n *= (int64_t)pc_word(t);
+        for (int i = 0; i < f->count; i++) {
+            end = f->node[i].shape > end ? f->node[i].shape : end;
+            if (f->node[i].shape == first && f->node[i].n != n)
+                pc_wrong(f, "tensor %d has another shape in C", i);
+        }
     }
     f->ins = (pc_ins *)pc_take((size_t)f->length, sizeof *f->ins);
     if (f->length)

@@ -76,7 +76,8 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, gckpti_planned_shape(p, q),
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_node(hash, q, &shape,
                             q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
@@ -125,7 +126,7 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
-/* A tensor among those not long before it that has its shape, so that they share it; else itself. */
+/* A tensor not long before it that has its shape, so that they share it; else itself. */
 static int gckpti_shape_twin(const gckpti_planner *p, int i)
 {
     for (int k = i - 1; k >= 0 && k >= i - 256; k--)
@@ -134,13 +135,19 @@ static int gckpti_shape_twin(const gckpti_planner *p, int i)
     return i;
 }
 
+static void gckpti_write_sizes(gckpti_extent *to, const gckpt_shape *s)
+{
+    *to = s->n;
+    memcpy(to + 1, s->d, (size_t)s->n * sizeof *to);
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
-    plan->shape_count = 0;
+    plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
@@ -148,8 +155,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
         int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
         const int twin = gckpti_shape_twin(p, i);
-        const size_t shape = plan->shape_count;
-        plan->shape_count += twin == i;
+        const size_t shape = plan->size_count;
+        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -181,7 +188,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         *node = gckpti_node_of(t);
         node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
         if (twin == i)
-            ((gckpt_shape *)gckpti_written(plan, plan->shapes))[shape] = t->shape;
+            gckpti_write_sizes((gckpti_extent *)gckpti_written(plan, plan->sizes) + shape, &t->shape);
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;

@@ -38,6 +38,22 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    gckpt_shape s;
+    memset(&s, 0, sizeof s);
+    s.n = (int)*sizes;
+    memcpy(s.d, sizes + 1, (size_t)s.n * sizeof *s.d);
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpt_shape s = gckpti_planned_shape(p, q);
+    return gckpti_elements(&s);
+}
+
 GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;

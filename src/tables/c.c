@@ -143,13 +143,6 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
                      q->batchless, q->rounding, q->sums);
     }
     gckpti_print(k, "};\n");
-    gckpti_print(k, "static const gckpt_shape gckpti_%s_shapes[] = {\n", name);
-    for (size_t i = 0; i < p->shape_count; i++) {
-        gckpti_print(k, "    ");
-        gckpti_c_shape(k, &p->shapes[i]);
-        gckpti_print(k, ",\n");
-    }
-    gckpti_print(k, "};\n");
 }
 
 /* Begins and ends an array; an empty one, which C does not allow, is not there. */
@@ -193,6 +186,10 @@ static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(k, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(k, p->size_count);
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
@@ -295,7 +292,8 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
+           p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
