@@ -43,17 +43,17 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4704
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4705
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3161
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1688
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1697
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5058
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5065
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
- *     >>check     gradients against finite differences; what ops cost here; races              705
+ *     >>check     gradients against finite differences; what ops cost here; races              720
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
@@ -353,11 +353,12 @@
  *    stands what is proven: no schedule in its bytes has less work than gckpt_plan_proven_work,
  *    none fits in fewer than gckpt_plan_proven_bytes. That is said of every schedule of the
  *    request, whoever finds it: forwards in any order and number, any value let go and computed
- *    again at any time, as long as backwards run in an order of this library and values stay whole;
- *    graph, micro-batch, update rule, precision, pins and alignment are given. On transformers it
- *    leaves no gap above about a fifth of store-all's bytes; below, it is weak: the gap is what
- *    nobody knows, not what is lost. docs/plans.md has figures, and what planning takes: a few
- *    milliseconds and megabytes for a budget, some hundred milliseconds for all budgets.
+ *    again at any time, as long as backwards run in an order of this library and values stay whole,
+ *    or those that the plan may have in bands (below) are in these bands; graph, micro-batch,
+ *    update rule, precision, pins and alignment are given. On transformers it leaves no gap above
+ *    about a fifth of store-all's bytes; below, it is weak: the gap is what nobody knows, not what
+ *    is lost. docs/plans.md has figures, and what planning takes: a few milliseconds and megabytes
+ *    for a budget, some hundred milliseconds for all budgets.
  *    What holds always: never over the budget; more bytes never cost more work; never more work
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
@@ -378,6 +379,17 @@
  *    rows at a time, and the forward only counts. A linear layer (w as (V,C), no bias) and
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
+ *
+ *    Where ops come one behind the other whose values need no gradient (frozen layers, inference),
+ *    a run of them can go in bands of rows: of images (B,H,W,C) a few rows of H at a time, of
+ *    (B,T,C) a few of T, sample by sample. Of a value inside a run only those rows are there that
+ *    others still read, in the workspace; nothing is computed twice. AUTO, OPTIMAL, frontiers,
+ *    gckpt_fit and GCKPT_INFERENCE with a budget choose it where its bytes are needed (fp32, no
+ *    backend, not desc.as_built). In runs may be convolutions, pools, linear layers, norms and
+ *    softmax over the last axis, slices and concats of it, what goes element by element, and ops of
+ *    a user's that say how (gckpt_op.rows): not what mixes rows of the batch, draws, is pinned or
+ *    fetched, or reads a parameter that is staged. Where a run begins and ends is chosen by bytes
+ *    alone: the cut into ops and runs with the fewest. gckpt_plan_op says "bands" of its last op.
  *
  *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
  *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
@@ -1271,9 +1283,9 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
-     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
-     * same bits (manual, 9). 0, or NULL: it may not. */
+    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
+     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
+     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
     int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
@@ -15103,7 +15115,7 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one:
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
  * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
  * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
@@ -15195,7 +15207,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, that nodes share: how many axes, and theirs */ \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -15847,16 +15859,19 @@ GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_nod
 {
     const gckpti_extent *sizes = p->sizes + q->shape;
     gckpt_shape s;
-    memset(&s, 0, sizeof s);
     s.n = (int)*sizes;
-    memcpy(s.d, sizes + 1, (size_t)s.n * sizeof *s.d);
+    for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = i < s.n ? *++sizes : 0;
     return s;
 }
 
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
 {
-    const gckpt_shape s = gckpti_planned_shape(p, q);
-    return gckpti_elements(&s);
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    int64_t n = 1;
+    for (int axes = (int)*sizes; axes > 0; axes--)
+        n *= *++sizes;
+    return n;
 }
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
@@ -18745,7 +18760,7 @@ GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *
         for (int k = step[i].link; k < step[i].link + step[i].links && first < step[i].height;
              k++) {
             const gckpti_band_link *in = &links[k];
-            if (!in->reach || in->from < 0)
+            if (in->from < 0)
                 continue;
             const int32_t drop = first * in->stride - in->before;
             const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
@@ -18833,11 +18848,11 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r)
 /* ---- a run ---- */
 static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
 {
-    const int i = r->head.steps++, each = t->type == GCKPT_U8 ? 4 : 1; /* in a word */
+    const int i = r->head.steps++;
     const gckpti_band_step step = { id,
                                     (int32_t)t->shape.d[1],
                                     (int32_t)(gckpti_elements(&t->shape) /
-                                              (t->shape.d[0] * t->shape.d[1] * each)),
+                                              (t->shape.d[0] * t->shape.d[1])),
                                     0,
                                     0,
                                     r->head.links,
@@ -18869,14 +18884,15 @@ static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
     return m;
 }
 
-/* Whether rows of bytes are whole words, and none are beyond. */
-static int gckpti_fits_words(const gckpt_tensor *q, const gckpt_rows *rows, const gckpt_tensor *t)
+/* Whether an op reads rows beyond those of input k. */
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
 {
-    return gckpti_elements(&q->shape) % (4 * q->shape.d[0] * q->shape.d[1]) == 0 && !rows->before &&
-           (t->shape.d[1] - 1) * rows->stride + rows->reach <= q->shape.d[1];
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    return rows->before > 0 || end > t->in[k]->shape.d[1];
 }
 
-/* Adds an op; in front of it steps that copy what it reads of inputs. 0: it cannot be in the run. */
+/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
+ * cannot be in the run. */
 static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
     static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
@@ -18886,35 +18902,37 @@ static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
         const gckpt_tensor *q = t->in[k];
         const int leaf = q->batchless && q->base->kind != GCKPTI_OP;
         from[k] = r->op[q->base->id].step;
-        if (q->type == GCKPT_U8 && !gckpti_fits_words(q, rows, t))
-            return 0;
         if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
                          : !leaf && (from[k] = ~gckpti_run_input(r, q)) == 0)
             return 0;
-        for (int i = 0; i < r->head.steps && from[k] < 0 && !q->batchless; i++)
-            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
-        if (q->batchless || from[k] >= 0)
+        if (from[k] >= 0 || q->batchless || !gckpti_reads_beyond(t, rows, k))
             continue;
+        if (q->type == GCKPT_U8) /* copies are words */
+            return 0;
         const int m = from[k];
-        from[k] = gckpti_run_add(r, q, -1);
-        gckpti_run_link(r, 0, m, &same);
+        for (int i = 0; i < r->head.steps; i++)
+            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
+        if (from[k] < 0) {
+            from[k] = gckpti_run_add(r, q, -1);
+            gckpti_run_link(r, 0, m, &same);
+        }
     }
     const int step = gckpti_run_add(r, t, t->id);
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k];
-        if (q->batchless && q->base->kind != GCKPTI_OP)
-            continue;
-        gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
-        if (q->batchless)
+        if (!q->batchless || q->base->kind == GCKPTI_OP)
+            gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
+        if (q->batchless || from[k] < 0)
             continue;
         gckpti_band_room *room = &r->room[from[k]];
+        gckpti_band_step *of = &r->step[from[k]];
         room->last = step;
         room->readers++;
-        if (rows->before == 0 && (t->shape.d[1] - 1) * rows->stride + rows->reach <= q->shape.d[1])
+        if (!gckpti_reads_beyond(t, rows, k))
             continue;
-        if (room->padded++ && r->step[from[k]].beyond != gckpti_bits(rows->beyond))
+        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
             return 0;
-        r->step[from[k]].beyond = gckpti_bits(rows->beyond);
+        of->beyond = gckpti_bits(rows->beyond);
     }
     r->op[t->id].step = step;
     return 1;
@@ -18927,7 +18945,7 @@ static void gckpti_run_in_place(gckpti_run_maker *r)
         const gckpti_band_step *q = &r->step[i];
         for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
             const gckpti_band_link *in = &r->link[k];
-            if (!in->reach || r->room[in->from].readers != 1 ||
+            if (in->from < 0 || r->room[in->from].readers != 1 ||
                 r->step[in->from].width != q->width ||
                 !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)))
                 continue;
@@ -19356,12 +19374,6 @@ static int gckpti_shape_twin(const gckpti_planner *p, int i)
     return i;
 }
 
-static void gckpti_write_sizes(gckpti_extent *to, const gckpt_shape *s)
-{
-    *to = s->n;
-    memcpy(to + 1, s->d, (size_t)s->n * sizeof *to);
-}
-
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
@@ -19408,8 +19420,9 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
         node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
-        if (twin == i)
-            gckpti_write_sizes((gckpti_extent *)gckpti_written(plan, plan->sizes) + shape, &t->shape);
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
+        for (int k = 0; twin == i && k <= t->shape.n; k++)
+            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;
@@ -24222,8 +24235,8 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  ", "hold    " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -24236,6 +24249,15 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
                  node->op ? node->op->name : "param", id,
                  node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
+    if (plan->bands && node->op && node->data) {
+        const gckpti_bands *b =
+            (const gckpti_bands *)(const void *)(plan->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        int ops = 0, first = id;
+        for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
+            first = step[i].id >= 0 ? step[i].id : first;
+        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_node_name(plan, first), first);
+    }
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
     if (u.moved)
@@ -24366,8 +24388,8 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce", "hold" };
+    static const char *const phases[] = { "forward", "backward", "update", "offload",
+                                          "reload",  "reduce",   "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"
@@ -27502,7 +27524,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_planned_elements(p, q), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -28156,12 +28179,16 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
-static const void *gckpti_band_input(const gckpti_band_run *r, int m)
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int whole, int64_t row)
 {
     const gckpt_arg *x = &r->call->in[m];
-    return x->bytes   ? (const void *)x->bytes
-           : x->index ? (const void *)x->index
-                      : (const void *)x->data;
+    const int64_t rows = r->sample * x->shape.d[1] + row;
+    const int64_t at =
+        whole ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
 }
 
 /* Rows of a padding. */
@@ -28173,30 +28200,32 @@ static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, i
         x[k] = beyond;
 }
 
-/* What a step reads: rows of other steps, inputs that are the same for all rows, leaves. */
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
 static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
                               const gckpti_band_step *q, int32_t first, int32_t count,
                               gckpt_call *c)
 {
     const gckpt_plan *p = r->e->plan;
+    const void *from[GCKPT_MAX_INPUTS];
     for (int k = 0; k < node->inputs; k++)
-        c->in[k].data = (const float *)r->e->bound.nodes[p->nodes[node->in[k]].base].data;
+        from[k] = r->e->bound.nodes[p->nodes[node->in[k]].base].data;
     for (int k = q->link; k < q->link + q->links; k++) {
         const gckpti_band_link *in = &r->links[k];
-        gckpt_arg *x = &c->in[in->input];
-        if (!in->reach) {
-            x->data = (const float *)gckpti_band_input(r, ~in->from);
-            continue;
-        }
-        x->data = gckpti_band_row(r, in->from, first * in->stride - in->before);
-        x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+        gckpt_shape *shape = &c->in[in->input].shape;
+        const int32_t row = first * in->stride - in->before;
+        from[in->input] = in->from < 0 ? gckpti_band_input(r, ~in->from, !in->reach, row)
+                                       : gckpti_band_row(r, in->from, row);
+        if (in->reach)
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
     }
     for (int k = 0; k < node->inputs; k++) {
         const int type = p->nodes[p->nodes[node->in[k]].base].type;
-        const void *data = c->in[k].data;
-        c->in[k].index = type == GCKPT_I32 ? (const int32_t *)data : NULL;
-        c->in[k].bytes = type == GCKPT_U8 ? (const uint8_t *)data : NULL;
-        c->in[k].data = type == GCKPT_F32 ? (const float *)data : NULL;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
     }
 }
 
@@ -28213,10 +28242,9 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
     if (first >= stop)
         return;
     if (q->id < 0) {
-        const size_t row = (size_t)q->width * sizeof(float);
-        const char *from = (const char *)gckpti_band_input(r, ~r->links[q->link].from);
-        memcpy(gckpti_band_row(r, i, first), from + (size_t)(r->sample * q->height + first) * row,
-               (size_t)(stop - first) * row);
+        memcpy(gckpti_band_row(r, i, first),
+               gckpti_band_input(r, ~r->links[q->link].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
         return;
     }
     gckpti_node node = r->e->plan->nodes[q->id];
@@ -28860,7 +28888,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_planned_elements(p, node));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]),
+                          gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -30036,6 +30065,21 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[ins->id].forward = gckpti_nanoseconds(median[x]);
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
+    }
+    for (size_t i = 0; i < p->node_count && p->bands; i++) { /* of a run each op has its part */
+        const gckpti_node *node = &p->nodes[i];
+        if (!node->op || !node->data)
+            continue;
+        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        unit = 1e-9 * (double)costs[i].forward / (double)p->told[i].cost.forward;
+        for (int k = 0; k + 1 < b->steps; k++) {
+            if (step[k].id < 0)
+                continue;
+            gckpt_cost *c = &costs[step[k].id];
+            c->forward = gckpti_nanoseconds((double)p->told[step[k].id].cost.forward * unit);
+            costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
+        }
     }
     for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;

@@ -27,7 +27,7 @@ GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *
         for (int k = step[i].link; k < step[i].link + step[i].links && first < step[i].height;
              k++) {
             const gckpti_band_link *in = &links[k];
-            if (!in->reach || in->from < 0)
+            if (in->from < 0)
                 continue;
             const int32_t drop = first * in->stride - in->before;
             const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
@@ -115,11 +115,11 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r)
 /* ---- a run ---- */
 static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
 {
-    const int i = r->head.steps++, each = t->type == GCKPT_U8 ? 4 : 1; /* in a word */
+    const int i = r->head.steps++;
     const gckpti_band_step step = { id,
                                     (int32_t)t->shape.d[1],
                                     (int32_t)(gckpti_elements(&t->shape) /
-                                              (t->shape.d[0] * t->shape.d[1] * each)),
+                                              (t->shape.d[0] * t->shape.d[1])),
                                     0,
                                     0,
                                     r->head.links,
@@ -151,14 +151,15 @@ static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
     return m;
 }
 
-/* Whether rows of bytes are whole words, and none are beyond. */
-static int gckpti_fits_words(const gckpt_tensor *q, const gckpt_rows *rows, const gckpt_tensor *t)
+/* Whether an op reads rows beyond those of input k. */
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
 {
-    return gckpti_elements(&q->shape) % (4 * q->shape.d[0] * q->shape.d[1]) == 0 && !rows->before &&
-           (t->shape.d[1] - 1) * rows->stride + rows->reach <= q->shape.d[1];
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    return rows->before > 0 || end > t->in[k]->shape.d[1];
 }
 
-/* Adds an op; in front of it steps that copy what it reads of inputs. 0: it cannot be in the run. */
+/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
+ * cannot be in the run. */
 static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
     static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
@@ -168,35 +169,37 @@ static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
         const gckpt_tensor *q = t->in[k];
         const int leaf = q->batchless && q->base->kind != GCKPTI_OP;
         from[k] = r->op[q->base->id].step;
-        if (q->type == GCKPT_U8 && !gckpti_fits_words(q, rows, t))
-            return 0;
         if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
                          : !leaf && (from[k] = ~gckpti_run_input(r, q)) == 0)
             return 0;
-        for (int i = 0; i < r->head.steps && from[k] < 0 && !q->batchless; i++)
-            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
-        if (q->batchless || from[k] >= 0)
+        if (from[k] >= 0 || q->batchless || !gckpti_reads_beyond(t, rows, k))
             continue;
+        if (q->type == GCKPT_U8) /* copies are words */
+            return 0;
         const int m = from[k];
-        from[k] = gckpti_run_add(r, q, -1);
-        gckpti_run_link(r, 0, m, &same);
+        for (int i = 0; i < r->head.steps; i++)
+            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
+        if (from[k] < 0) {
+            from[k] = gckpti_run_add(r, q, -1);
+            gckpti_run_link(r, 0, m, &same);
+        }
     }
     const int step = gckpti_run_add(r, t, t->id);
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k];
-        if (q->batchless && q->base->kind != GCKPTI_OP)
-            continue;
-        gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
-        if (q->batchless)
+        if (!q->batchless || q->base->kind == GCKPTI_OP)
+            gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
+        if (q->batchless || from[k] < 0)
             continue;
         gckpti_band_room *room = &r->room[from[k]];
+        gckpti_band_step *of = &r->step[from[k]];
         room->last = step;
         room->readers++;
-        if (rows->before == 0 && (t->shape.d[1] - 1) * rows->stride + rows->reach <= q->shape.d[1])
+        if (!gckpti_reads_beyond(t, rows, k))
             continue;
-        if (room->padded++ && r->step[from[k]].beyond != gckpti_bits(rows->beyond))
+        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
             return 0;
-        r->step[from[k]].beyond = gckpti_bits(rows->beyond);
+        of->beyond = gckpti_bits(rows->beyond);
     }
     r->op[t->id].step = step;
     return 1;
@@ -209,7 +212,7 @@ static void gckpti_run_in_place(gckpti_run_maker *r)
         const gckpti_band_step *q = &r->step[i];
         for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
             const gckpti_band_link *in = &r->link[k];
-            if (!in->reach || r->room[in->from].readers != 1 ||
+            if (in->from < 0 || r->room[in->from].readers != 1 ||
                 r->step[in->from].width != q->width ||
                 !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)))
                 continue;

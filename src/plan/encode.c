@@ -135,12 +135,6 @@ static int gckpti_shape_twin(const gckpti_planner *p, int i)
     return i;
 }
 
-static void gckpti_write_sizes(gckpti_extent *to, const gckpt_shape *s)
-{
-    *to = s->n;
-    memcpy(to + 1, s->d, (size_t)s->n * sizeof *to);
-}
-
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
@@ -187,8 +181,9 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
         node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
-        if (twin == i)
-            gckpti_write_sizes((gckpti_extent *)gckpti_written(plan, plan->sizes) + shape, &t->shape);
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
+        for (int k = 0; twin == i && k <= t->shape.n; k++)
+            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;

@@ -138,7 +138,7 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one:
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
  * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
  * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
@@ -230,7 +230,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, that nodes share: how many axes, and theirs */ \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \

@@ -42,16 +42,19 @@ GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_nod
 {
     const gckpti_extent *sizes = p->sizes + q->shape;
     gckpt_shape s;
-    memset(&s, 0, sizeof s);
     s.n = (int)*sizes;
-    memcpy(s.d, sizes + 1, (size_t)s.n * sizeof *s.d);
+    for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = i < s.n ? *++sizes : 0;
     return s;
 }
 
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
 {
-    const gckpt_shape s = gckpti_planned_shape(p, q);
-    return gckpti_elements(&s);
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    int64_t n = 1;
+    for (int axes = (int)*sizes; axes > 0; axes--)
+        n *= *++sizes;
+    return n;
 }
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)

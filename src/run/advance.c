@@ -150,7 +150,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_planned_elements(p, node));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]),
+                          gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)

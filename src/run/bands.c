@@ -26,12 +26,16 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
-static const void *gckpti_band_input(const gckpti_band_run *r, int m)
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int whole, int64_t row)
 {
     const gckpt_arg *x = &r->call->in[m];
-    return x->bytes   ? (const void *)x->bytes
-           : x->index ? (const void *)x->index
-                      : (const void *)x->data;
+    const int64_t rows = r->sample * x->shape.d[1] + row;
+    const int64_t at =
+        whole ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
 }
 
 /* Rows of a padding. */
@@ -43,30 +47,32 @@ static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, i
         x[k] = beyond;
 }
 
-/* What a step reads: rows of other steps, inputs that are the same for all rows, leaves. */
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
 static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
                               const gckpti_band_step *q, int32_t first, int32_t count,
                               gckpt_call *c)
 {
     const gckpt_plan *p = r->e->plan;
+    const void *from[GCKPT_MAX_INPUTS];
     for (int k = 0; k < node->inputs; k++)
-        c->in[k].data = (const float *)r->e->bound.nodes[p->nodes[node->in[k]].base].data;
+        from[k] = r->e->bound.nodes[p->nodes[node->in[k]].base].data;
     for (int k = q->link; k < q->link + q->links; k++) {
         const gckpti_band_link *in = &r->links[k];
-        gckpt_arg *x = &c->in[in->input];
-        if (!in->reach) {
-            x->data = (const float *)gckpti_band_input(r, ~in->from);
-            continue;
-        }
-        x->data = gckpti_band_row(r, in->from, first * in->stride - in->before);
-        x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+        gckpt_shape *shape = &c->in[in->input].shape;
+        const int32_t row = first * in->stride - in->before;
+        from[in->input] = in->from < 0 ? gckpti_band_input(r, ~in->from, !in->reach, row)
+                                       : gckpti_band_row(r, in->from, row);
+        if (in->reach)
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
     }
     for (int k = 0; k < node->inputs; k++) {
         const int type = p->nodes[p->nodes[node->in[k]].base].type;
-        const void *data = c->in[k].data;
-        c->in[k].index = type == GCKPT_I32 ? (const int32_t *)data : NULL;
-        c->in[k].bytes = type == GCKPT_U8 ? (const uint8_t *)data : NULL;
-        c->in[k].data = type == GCKPT_F32 ? (const float *)data : NULL;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
     }
 }
 
@@ -83,10 +89,9 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
     if (first >= stop)
         return;
     if (q->id < 0) {
-        const size_t row = (size_t)q->width * sizeof(float);
-        const char *from = (const char *)gckpti_band_input(r, ~r->links[q->link].from);
-        memcpy(gckpti_band_row(r, i, first), from + (size_t)(r->sample * q->height + first) * row,
-               (size_t)(stop - first) * row);
+        memcpy(gckpti_band_row(r, i, first),
+               gckpti_band_input(r, ~r->links[q->link].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
         return;
     }
     gckpti_node node = r->e->plan->nodes[q->id];

@@ -173,7 +173,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_planned_elements(p, q), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
