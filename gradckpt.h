@@ -27,39 +27,39 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1311
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1312
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1727
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        653
+ *     >>graph     tensors, views, segments, gckpt_apply                                        667
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5634
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5723
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2088
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3696
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4702
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2976
- *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1659
+ *                 time, draft, place, ahead, bands, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3161
+ *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1686
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4782
- *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, train, profile
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5055
+ *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
+ *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            973
+ *     >>tables    plans as files and as C constants                                            986
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3704
+ *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -159,6 +159,7 @@
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
+ *    GCKPT_NO_BANDS     runs of ops in bands of rows (9), in plans that are made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -177,6 +178,7 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma. Some are rounded
  *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
  *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
+ *       A byte that is fed becomes fma(byte, scale, shift) (gckpt_from_u8).
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
  *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1; softplus max(x, 0) + that of
@@ -490,7 +492,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -606,7 +608,8 @@ typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
 } gckpt_shape;
-typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+/* Of a tensor's elements. U8, unsigned bytes: inputs only, which gckpt_from_u8 makes floats of. */
+typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
@@ -932,6 +935,9 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
  * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
+/* x is u8: x scale + shift, an fma for each byte. (1/255, 0: from 0 to 1.) A pixel that is fed as
+ * a byte takes a quarter of what it takes as a float; x may be reshaped before. */
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
@@ -1176,6 +1182,7 @@ typedef struct {
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
+    const uint8_t *bytes; /* GCKPT_IS_U8: the values */
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
@@ -1223,6 +1230,7 @@ struct gckpt_call {
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_MEASURES (1u << 11)
+#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1236,7 +1244,14 @@ struct gckpt_call {
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
+/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
+ * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+typedef struct {
+    int inputs;
+    int32_t stride, before, reach;
+    float beyond;
+} gckpt_rows;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -1256,6 +1271,10 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
+    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
+     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
+     * same bits (manual, 9). 0, or NULL: it may not. */
+    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -1333,7 +1352,8 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,  /* and back, to wherever there is room then */
-    GCKPT_REDUCE   /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
+    GCKPT_HOLD     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1364,6 +1384,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -1380,6 +1406,11 @@ typedef struct {
      * Plans that update in the backward offload nothing: a copy that failed would come too late. */
     size_t offload_bytes;
     uint64_t offload_work;
+    /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
+     * then a time: what is computed takes its work, a reader waits for its reload, and what comes
+     * behind the last use of a value for its offload; plans are made for the least such time. Holds
+     * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
+    int offload_beside;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
@@ -1433,10 +1464,12 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
- * memory and back, as if nothing ran beside them; overhead: what it is above the least that
+ * memory and back but what is hidden of these: with desc.offload_beside what runs beside what is
+ * computed, else nothing. overhead: what it is above the least that
  * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
  * that. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_hidden(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
  * has less work than proven_work (a micro-batch's, as gckpt_plan_work), and none has fewer bytes
@@ -1769,6 +1802,8 @@ struct gckpt_backend {
     /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
      * time and copies them in (slow, and such micro-batches are not repeated). */
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
+    void (*join_but)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1883,6 +1918,12 @@ typedef struct {
      * it. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
+    /* With it the two may only begin a copy (by a thread, by DMA), and return `bytes`: copies are
+     * done one at a time, in the order they are begun. Waits until all but the last `later` of them
+     * are done, for what reads or overwrites their bytes; returns 0, or not if one failed: then it
+     * is asked to wait for all (later 0), and the step ends with E_FILE. After a call of the
+     * executor no copy is under way. With a backend's own memory each is waited for at once. */
+    int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
      * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
      * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
@@ -2336,6 +2377,7 @@ enum {
     GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
+    GCKPTI_WITH_BANDS = GCKPTI_WITH(BANDS),
     GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
 };
 #if GCKPTI_LEAN && defined(__GNUC__)
@@ -4827,7 +4869,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/crew), so each ends where it is
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
@@ -6702,8 +6744,11 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));
-    if (type != GCKPT_F32 && type != GCKPT_I32)
-        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (type != GCKPT_F32 && type != GCKPT_I32 && (type != GCKPT_U8 || kind != GCKPTI_INPUT))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
+                           "GCKPT_U8",
+                           name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
@@ -6955,11 +7000,24 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
+/* What to say of a tensor that is not of the type wanted; NULL: it is. */
+static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+{
+    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
+    if (op->needs[i] & GCKPT_IS_U8)
+        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
+    if (op->flags & GCKPT_INDEX(i))
+        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
+    return type == GCKPT_F32 || any ? NULL
+           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
+                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+}
+
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -6974,10 +7032,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                        type == GCKPT_I32 ? "i32 (indices)"
-                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+        else if (wrong)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
     }
     return g->object.sticky == GCKPT_OK;
 }
@@ -7126,7 +7182,8 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
+    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
@@ -7974,6 +8031,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -7981,17 +8039,21 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+                       flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
         GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
-        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward), GCKPTI_PLANS(gckpti_rows_rule, rows) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
-                   flops_backward, classes, flags, __VA_ARGS__)
+                   flops_backward, classes, NULL, flags, __VA_ARGS__)
+#define GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, rows, flags, ...)                          \
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   NULL, NULL, rows, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+    GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
@@ -8298,11 +8360,35 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
+
+/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
+                          (double)o[0], (double)o[1]);
+    return gckpti_unary_shape(call);
+}
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+               GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
+{
+    const float o[2] = { scale, shift };
+    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
@@ -8788,7 +8874,14 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    *rows = same;
+    return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_rows, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
@@ -8862,7 +8955,15 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const int axis = *(const int *)attributes;
+    *rows = same;
+    return (axis < 0 ? axis + call->shape.n : axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_rows,
+                   GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -9046,7 +9147,7 @@ GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
 GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_below, GCKPTI_INDICES, 0);
+               gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
@@ -9081,7 +9182,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
+GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
@@ -9483,8 +9584,17 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0));
+/* x's rows, where one w serves all. */
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    (void)attributes;
+    *rows = same;
+    return call->in[1].shape.n == 2;
+}
+
+GCKPTI_ROW_OF_ROWS(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -9527,8 +9637,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_ROW_OF_ROWS(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -9847,7 +9957,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
     const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
     const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;
@@ -11567,8 +11677,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
+ * nothing to a sum that starts at +0, and count (they do anyway). */
+static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
+                            gckpt_rows *rows)
+{
+    gckpti_pool *o = (gckpti_pool *)attributes;
+    const int i = call->in[0].shape.n == 3;
+    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    *rows = window;
+    o->padding[i] = 0;
+    return 1;
+}
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
+}
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, 0.0f, rows);
+}
+
+GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                   gckpti_average_pool_rows, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -12296,8 +12429,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
-           GCKPT_IN(0), GCKPT_SUMS);
+/* Zeros of the padding take part: rows of them give the same bits. */
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
+    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+                                0.0f };
+    *rows = window;
+    a->window.padding[0] = 0;
+    return !a->transposed && over < INT32_MAX;
+}
+
+GCKPTI_ROW_OF_ROWS(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                   gckpti_conv2d_rows, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -13405,7 +13550,8 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
         GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
+        NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -14837,12 +14983,14 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -14858,7 +15006,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
  *   nth      of a backward: its place in the order of backwards
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
- *            u + units a reload
+ *            u + units a reload, u + 2 units a hold: what is offloaded lives at least until there
  *   version  of a unit's results: a forward makes it, uses up to the next one read it
  *   turn     of a unit: its place in p->late; of a block: when it is placed
  *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
@@ -14880,7 +15028,7 @@ typedef size_t gckpti_nth;
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
     gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
@@ -14943,7 +15091,7 @@ typedef struct {
 
 /* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
  * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
- * RELOAD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
+ * RELOAD, HOLD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
@@ -14955,10 +15103,46 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
+ * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
+ * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
+ * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
+ * of step ~at, or, of the last one, in the run's output. */
+typedef struct {
+    int32_t steps, links, rows; /* rows: of a band */
+    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
+    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
+    uint32_t flops[2];
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -14988,15 +15172,16 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
     X(uint64_t, work, 0) X(uint64_t, least_work, UINT64_MAX) X(uint64_t, proven_work, UINT64_MAX)  \
+    X(uint64_t, hidden, 0) /* work of copies beside what is computed */                            \
     X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
     X(int64_t, batch, GCKPTI_ADDRESSABLE - 1) X(int64_t, rows, 0)                                  \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
     X(int, packed, 0)                    /* some parameter is */                                   \
     X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
     X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
@@ -15049,7 +15234,7 @@ enum {
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
+/* Bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
@@ -15128,11 +15313,15 @@ typedef struct {
 /* A schedule, and how long what it makes lives (gckpti_find_lives): by position. What a reload
  * brings back is offloaded right behind the last forward before it: that is no item. */
 typedef struct {
-    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
+    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
+                              /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
+    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
+    uint64_t *ends;           /* when they end */
+    uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
+    uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
@@ -15140,6 +15329,7 @@ typedef struct {
 typedef struct {
     int64_t out, aux;       /* bytes */
     int64_t seen;           /* search: the stamp of the last closure that has seen it */
+    uint64_t ready;         /* gckpti_time: when its reload has come */
     int value_end, aux_end; /* last uses */
     int start, from;        /* its forward; the use before, or start */
     int runs;               /* forwards before the position */
@@ -15167,7 +15357,7 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most; /* the bound, even when this machine cannot address it */
-    uint64_t work;
+    uint64_t work, hidden; /* hidden: of copies, beside what is computed */
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
 
@@ -15201,7 +15391,9 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes */
+    int64_t far;         /* to so many bytes; */
+    int beside;          /* copies run beside what is computed: work is a time */
+    int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
     int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
@@ -15213,10 +15405,11 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
+    struct gckpti_bound *bound; /* by price; NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
@@ -15300,15 +15493,41 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Whether some op has the variant's form. */
+/* What a search for less time takes copies for: at price a, a / (8 - a) of their work. */
+enum { GCKPTI_WHOLE_PRICE = 4, GCKPTI_PRICES };
+static inline uint64_t gckpti_priced(int price, uint64_t work)
+{
+    uint64_t of = 8 - (uint64_t)price, part = (uint64_t)price;
+    return work / of * part + work % of * part / of;
+}
+
+/* The lowest price that is tried: all down to none, or the whole one only. */
+static inline int gckpti_lowest_price(const gckpti_planner *p)
+{
+    return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
+}
+
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
+ * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
@@ -15343,19 +15562,20 @@ GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
 GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Whether an item of a schedule is a reload; the unit of an item. */
+/* Whether an item of a schedule is a hold; a reload; the unit of an item. */
+GCKPTI_FN int gckpti_is_hold(const gckpti_planner *p, int item);
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item);
 
 static inline int gckpti_unit_of(const gckpti_planner *p, int item)
 {
-    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
+    return item < 0 ? ~item : item >= p->units ? item % p->units : item;
 }
 
 /* The units whose values an item of a schedule reads. */
 static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
 {
     const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
-    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
+    *count = item < 0 ? u->reads : item >= p->units ? 0 : u->inputs;
     return p->links + (item < 0 ? u->read : u->in);
 }
 
@@ -15405,6 +15625,19 @@ static inline int64_t gckpti_end_life(gckpti_note *v)
     return bytes;
 }
 
+/* ---- plan/time.c ---- */
+/* Work of unit u's backward, or of its forward. */
+static inline uint64_t gckpti_item_work(const gckpti_planner *p, int item)
+{
+    return item < 0 ? p->cost[p->unit[~item].id].backward : p->unit[item].cost;
+}
+
+/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
+ * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
+ * of live bytes has room. */
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to);
+
 /* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
@@ -15431,6 +15664,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes, and if that takes less time. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -15519,6 +15761,14 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_copies(...)                ((void)0)
 #endif
 
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
+#else
+static inline void gckpti_take_bands(gckpti_planner *p) { (void)p; }
+#endif
+
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
@@ -15534,7 +15784,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->aux = *stored++;
     }
     o->more = stored;
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_HOLD)
         return;
     if (ins->kind != GCKPT_UPDATE)
         o->work = *stored++;
@@ -15559,7 +15809,8 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
+    return (size_t)gckpti_elements(&q->shape) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
@@ -15683,7 +15934,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+           (p->rounding[t->base->id] & narrow ? 2
+            : t->type == GCKPT_U8             ? 1
+                                              : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
@@ -16572,7 +16825,7 @@ static void gckpti_find_active(gckpti_planner *p)
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
@@ -16696,9 +16949,12 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form);
+         i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
+    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+        gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -17054,7 +17310,8 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
-        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
+        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
+         (unsigned)in.kind > GCKPT_HOLD))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -17097,8 +17354,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->of[in.id];
-        if (in.kind == GCKPT_RELOAD && u >= 0)
-            gckpti_emit(p, u + p->units);
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_HOLD) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_HOLD ? 2 : 1) * p->units);
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
@@ -17274,7 +17531,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
     t->value_end[x] = v->value_end;
     t->aux_end[x] = v->aux_end;
     if (runs) {
-        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
+        t->again = v->start < 0 ? t->again : gckpti_add_work(t->again, p->unit[unit].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->aux_end);
@@ -17284,12 +17541,24 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
     return gckpti_end_life(v);
 }
 
+/* Where the walk comes to a hold at position x: what is offloaded of the version there, to be
+ * reloaded behind it, lives at least until then. Adds its bytes to *live. Returns these parts. */
+static int gckpti_hold_until(gckpti_planner *p, int unit, int x, int64_t *live)
+{
+    gckpti_note *v = &p->note[unit];
+    int news = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    v->value_end = news & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = news & GCKPTI_AUX ? x : v->aux_end;
+    *live += gckpti_parts_bytes(&p->unit[unit], news);
+    return v->reload;
+}
+
 GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
 {
     int kept = t->length, nth = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
-    t->extra = t->moved = 0;
+    t->again = t->moved = 0;
     gckpti_begin_pass(p);
     for (int u = 0; u < p->units; u++)
         if (p->unit[u].fetched) { /* read at the end */
@@ -17297,7 +17566,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             live += p->note[u].out;
         }
     for (int x = 0; x < t->length; x++)
-        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
+        if (t->item[x] >= 0 && t->item[x] < p->units)
             p->note[t->item[x]].runs++;
     for (int x = t->length; x-- > 0;) {
         int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
@@ -17307,28 +17576,37 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             live += gckpti_hold(p, kept - 1);
             hold = -1;
         }
+        const int holds = gckpti_is_hold(p, i);
         v->runs -= runs;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
-            !(runs && (v->reload || (u->effect && v->runs == 0))))
+        if (holds ? !v->reload
+                  : i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+                        !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs ? v->reload : 0;
-        live += t->offloaded[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        t->offloaded[kept] = runs    ? v->reload
+                             : holds ? gckpti_hold_until(p, self, kept, &live)
+                                     : 0;
+        live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t sum = live + (i < 0 ? p->gradient_at[--nth]
                                     : p->gradient_between[nth] + (runs ? u->work : 0) - over);
         t->live[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
-        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
+        live -= i < 0 || holds ? 0 : gckpti_begin_version(p, t, self, runs, kept);
     }
     gckpti_close_up(t, kept);
-    t->extra = gckpti_add_work(t->extra, t->moved);
+    t->extra = gckpti_add_work(t->again, gckpti_priced(p->price, t->moved));
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
+GCKPTI_FN int gckpti_is_hold(const gckpti_planner *p, int item) { return item >= 2 * p->units; }
+
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item)
+{
+    return item >= p->units && !gckpti_is_hold(p, item);
+}
 
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
@@ -17337,6 +17615,8 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
     gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
+    gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
+    gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -17413,19 +17693,129 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
     memset(p->computed, 0, (size_t)p->units);
     for (int x = 0; x < s->length; x++) {
         int i = s->item[x], self = gckpti_unit_of(p, i), count;
-        int own = gckpti_reloads(p, i) || (i < 0 && p->unit[self].reads_aux);
+        int own = i >= p->units || (i < 0 && p->unit[self].reads_aux);
         int missing = own && !p->computed[self] ? self : -1;
         for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
             missing = p->computed[links[count]] ? missing : links[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
+                                : gckpti_is_hold(p, i)   ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
         p->computed[self] |= i == self;
     }
     return GCKPT_OK;
+}
+
+/* >>plan/time */
+/* ---- time: two engines, one that computes items in their order, and one that copies ----
+ * A copy begins where it stands, an offload behind its forward, when those begun before are done.
+ * What reads a reload waits for it. Bytes of what is offloaded are free behind its last use, which
+ * may be a hold: what is computed next waits for the copy. Copies end with the body. Whoever runs a
+ * plan takes no longer: what is free may lie where nothing comes next. */
+typedef struct {
+    const gckpti_planner *p;
+    gckpti_schedule *s, *to; /* to: s with holds is written there; or NULL */
+    int64_t limit;           /* of live bytes with what is held */
+    uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
+    uint64_t free;           /* when bytes are free that were let go */
+    int flying;              /* offloads under way: s->flying, s->ends */
+} gckpti_engines;
+
+/* Until which position bytes live of what the forward at x made and is offloaded. */
+static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    int until = s->offloaded[x] & GCKPTI_AUX ? s->aux_end[x] : INT32_MAX, count;
+    int end = s->offloaded[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
+    if (end > x && end < s->length && s->item[end] >= 0) { /* it may be written in place there */
+        const int *links = gckpti_reads(p, s->item[end], &count);
+        const int in_place = p->unit[gckpti_unit_of(p, s->item[end])].in_place;
+        for (int k = 0; k < count; k++)
+            end -= links[k] == s->item[x] && in_place >> k & 1;
+    }
+    return end < until ? end : until;
+}
+
+/* Bytes of an offload that would live at position x only if they are held. */
+static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
+{
+    const gckpti_schedule *s = c->s;
+    const gckpti_unit *u = &c->p->unit[s->item[from]];
+    int value = s->offloaded[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int aux = s->offloaded[from] & GCKPTI_AUX && s->aux_end[from] < x;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (aux ? u->aux : 0) : 0;
+}
+
+/* In front of position x goes of what is being offloaded: what is copied, what the item there makes
+ * anew, and what lives no more unless it is held, for which there must be room. */
+static void gckpti_let_go(gckpti_engines *c, int x)
+{
+    gckpti_schedule *s = c->s;
+    const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
+    int64_t over = s->live[x] - c->limit;
+    int left = 0;
+    for (int k = 0; k < c->flying && c->to; k++)
+        over += gckpti_held_bytes(c, s->flying[k], x);
+    for (int k = 0; k < c->flying; k++) {
+        const int from = s->flying[k], until = gckpti_offload_until(c->p, s, from);
+        const int64_t bytes = gckpti_held_bytes(c, from, x);
+        if (s->ends[k] > c->now && s->item[from] != unit &&
+            (until >= x || (c->to && (over <= 0 || !bytes)))) {
+            s->flying[left] = from;
+            s->ends[left++] = s->ends[k];
+            continue;
+        }
+        over -= bytes;
+        c->free = s->ends[k] > c->free ? s->ends[k] : c->free;
+        if (c->to && until < x - 1)
+            c->to->item[c->to->length++] = s->item[from] + 2 * c->p->units;
+    }
+    c->flying = left;
+}
+
+/* Begins a copy of parts of unit u. */
+static void gckpti_copy(gckpti_engines *c, int u, int parts)
+{
+    c->link = gckpti_add_work(c->link > c->now ? c->link : c->now,
+                              gckpti_parts_work(c->p, u, parts));
+}
+
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to)
+{
+    gckpti_engines c = { p, s, to, limit, 0, 0, 0, 0 };
+    for (int u = 0; u < p->units; u++)
+        p->note[u].ready = 0;
+    for (int x = 0; x < s->length; x++) {
+        int i = s->item[x], u = gckpti_unit_of(p, i), count;
+        const int *links = gckpti_reads(p, i, &count);
+        gckpti_let_go(&c, x);
+        if (to)
+            to->item[to->length++] = i;
+        if (gckpti_reloads(p, i)) {
+            gckpti_copy(&c, u, gckpti_parts(s->value_end[x], s->aux_end[x]));
+            p->note[u].ready = c.link;
+        }
+        if (i >= p->units)
+            continue;
+        if (i < 0 && p->unit[u].nth == p->body_backwards)
+            c.free = c.link;
+        c.now = c.now > c.free ? c.now : c.free;
+        for (int k = 0; k < count; k++)
+            c.now = c.now > p->note[links[k]].ready ? c.now : p->note[links[k]].ready;
+        if (i < 0 && p->unit[u].reads_aux && p->note[u].ready > c.now)
+            c.now = p->note[u].ready;
+        c.now = gckpti_add_work(c.now, gckpti_item_work(p, i));
+        p->note[u].ready = i < 0 ? p->note[u].ready : 0;
+        if (i >= 0 && s->offloaded[x]) {
+            gckpti_copy(&c, u, s->offloaded[x]);
+            s->ends[c.flying] = c.link;
+            s->flying[c.flying++] = x;
+        }
+    }
+    return c.now > c.link ? c.now : c.link;
 }
 
 /* >>plan/draft */
@@ -17518,6 +17908,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
+                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -17730,8 +18121,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.offloaded[v];
+        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_HOLD) {
+            int v = d->latest[p->of[ins->id]];
+            int far = d->s.offloaded[ins->kind == GCKPT_HOLD ? x++ : v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -17823,7 +18215,9 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
         return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
-    d->work = gckpti_add_work(p->own_work, d->s.extra);
+    d->work = gckpti_add_work(p->own_work, gckpti_add_work(d->s.again, d->s.moved));
+    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s, 0, NULL) : 0;
+    d->work -= d->hidden;
     gckpti_list_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
@@ -18097,6 +18491,760 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
+/* >>plan/ahead */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
+/* What ranks exchange runs beside what is computed, one thing after the other, in the order of the
+ * instructions that begin it; what is computed waits at the first item that reads what is gathered,
+ * and a REDUCE for the one before. Times are work. */
+typedef struct {
+    int at, to;     /* its item; before which item it is to stand */
+    uint64_t begin; /* when it begins at the latest, if nothing is to wait for it */
+} gckpti_gathering;
+
+/* Work of the link: of the gather of a unit, of a REDUCE. */
+static uint64_t gckpti_gather_work(const gckpti_planner *p, int unit)
+{
+    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    const size_t whole = gckpti_value_bytes(p, t);
+    return gckpti_is_gathered(p, t)
+               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               : 0;
+}
+
+static uint64_t gckpti_reduce_work(const gckpti_planner *p, int id)
+{
+    const int64_t n = gckpti_elements(&p->tensors[id]->shape);
+    const int64_t share = gckpti_share_of(n, 0, p->g->store->ranks).count;
+    return gckpti_copy_work(p->desc->link_work, (gckpti_scatters(p, id) ? 4 : 8) * (n - share));
+}
+
+/* Of an item, without what others do beside it. */
+static uint64_t gckpti_own_work(const gckpti_planner *p, int item)
+{
+    const int u = gckpti_unit_of(p, item);
+    return item < 0    ? p->cost[p->unit[u].id].backward
+           : item == u ? p->unit[u].cost - gckpti_gather_work(p, u)
+                       : 0;
+}
+
+/* The time of a schedule. */
+static uint64_t gckpti_time_beside(gckpti_planner *p, const gckpti_schedule *s)
+{
+    uint64_t now = 0, link = 0, sum = 0; /* link, sum: when it, or the latest sum, is over */
+    gckpti_scratch_clear(&p->pass);
+    uint64_t *over = (uint64_t *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *over);
+    for (int x = 0; x < s->length && over; x++) {
+        const int i = s->item[x], u = gckpti_unit_of(p, i);
+        int count;
+        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
+            now = over[links[count]] > now ? over[links[count]] : now;
+        now = gckpti_add_work(now, gckpti_own_work(p, i));
+        link = link > now ? link : now;
+        if (i == u)
+            over[u] = link = gckpti_add_work(link, gckpti_gather_work(p, u));
+        for (int k = 0; i < 0 && k < p->unit[u].reduces && !p->looped; k++) {
+            now = now > sum ? now : sum;
+            link = link > now ? link : now;
+            const int id = p->reduction[p->unit[u].reduce + k].id;
+            sum = link = gckpti_add_work(link, gckpti_reduce_work(p, id));
+        }
+    }
+    return now > link ? now : link;
+}
+
+/* The first item behind x that reads what the unit of item x makes. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1; y < s->length; y++) {
+        int count;
+        for (const int *links = gckpti_reads(p, s->item[y], &count); count-- > 0;)
+            if (links[count] == s->item[x])
+                return y;
+    }
+    return s->length;
+}
+
+/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
+ * before[x]: work of what stands before item x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.s;
+    uint64_t latest = UINT64_MAX;
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->item[x];
+        before[x + 1] = gckpti_add_work(before[x], gckpti_own_work(p, i));
+        if (i >= p->prologue && i < p->units && gckpti_is_gathered(p, p->tensors[p->unit[i].id]))
+            g[n++].at = x;
+    }
+    for (int k = n; k-- > 0;) {
+        const uint64_t read = before[gckpti_first_read(p, s, g[k].at)],
+                       work = gckpti_gather_work(p, s->item[g[k].at]);
+        latest = latest < read ? latest : read;
+        g[k].begin = latest = latest > work ? latest - work : 0;
+    }
+    return n;
+}
+
+/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
+ * not before the last use of what was gathered before. Returns how many of them move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gathering *g, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_draft *d = &p->best;
+    const gckpti_schedule *s = &d->s;
+    int moved = 0, low = p->prologue;
+    size_t *live =
+        (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *live);
+    int *free_at = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *free_at);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->place[x]; y < d->place[x + 1]; y++)
+            live[x] = d->live[y] > live[x] ? d->live[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = g[k].at, u = s->item[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->unit[u].id]);
+        int y = x;
+        low = low > free_at[u] ? low : free_at[u];
+        for (; y > low && before[y] > g[k].begin && live[y - 1] <= most &&
+               bytes <= most - live[y - 1];
+             y--)
+            live[y - 1] += bytes;
+        free_at[u] = s->value_end[x] + 1;
+        moved += y < x;
+        g[k].to = low = y;
+    }
+    return moved;
+}
+
+/* What p->best would be with its gathers moved so: a body, in p->made. 0: it is that. */
+static int gckpti_make_ahead(gckpti_planner *p, size_t most)
+{
+    const gckpti_schedule *s = &p->best.s;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->pass);
+    gckpti_gathering *g = (gckpti_gathering *)gckpti_scratch_take(&p->pass, length, sizeof *g);
+    uint64_t *before = (uint64_t *)gckpti_scratch_take(&p->pass, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, g, before), next = 0, at = 0;
+    if (!n || !gckpti_move_gathers(p, g, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->item[x];
+        if (i < 0 && p->unit[~i].nth >= p->body_backwards) /* the epilogue is not made */
+            break;
+        for (; next < n && g[next].to == x; next++)
+            gckpti_emit(p, s->item[g[next].at]);
+        if (at < n && g[at].at == x)
+            at++;
+        else
+            gckpti_emit(p, i);
+    }
+    return !p->failed;
+}
+
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
+{
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    if (!p->desc->link_beside || p->desc->mode == GCKPT_SCHEDULE)
+        return GCKPT_OK;
+    for (int tries = 4; tries > 0 && gckpti_make_ahead(p, most); tries--) {
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+        p->made_length = 0;
+        if (result == GCKPT_OK)
+            result = gckpti_place_draft(p);
+        if (result != GCKPT_OK)
+            break;
+        if (p->draft.arena <= arena) { /* with fewer bytes ahead it would have less time, if any */
+            if (gckpti_time_beside(p, &p->draft.s) < gckpti_time_beside(p, &p->best.s))
+                gckpti_keep_draft(p);
+            break;
+        }
+        most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
+}
+#endif
+
+/* >>plan/bands */
+GCKPTI_COLD
+
+#ifndef GCKPT_NO_BANDS
+/* ---- bands: a run of ops that need no gradient, a few rows at a time ----
+ * A run is ops one behind the other, of which all but the last are read by others of it alone. Of
+ * the values between them there are the rows that their readers still need: the last ones made
+ * move to the front when new ones come, so that nothing is computed twice. Rows of a padding are
+ * there like others, and count as below 0 or as `height` and above. */
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end)
+{
+    for (int i = 0; i < b->steps; i++)
+        at[i].drop = INT32_MAX, at[i].need = i + 1 < b->steps ? at[i].high : end;
+    for (int i = b->steps; i-- > 0;) {
+        gckpti_band_at *q = &at[i];
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop;
+        q->high = q->high < q->drop ? q->drop : q->high; /* nobody reads what is in between */
+        q->need = q->need < q->high ? q->high : q->need;
+        const int32_t first = gckpti_band_first(q), stop = gckpti_band_stop(&step[i], q);
+        for (int k = step[i].link; k < step[i].link + step[i].links; k++) {
+            const gckpti_band_link *in = &links[k];
+            if (in->from < 0 || first >= step[i].height)
+                continue;
+            gckpti_band_at *from = &at[in->from];
+            const int32_t drop = first * in->stride - in->before;
+            const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
+            from->drop = drop < from->drop ? drop : from->drop;
+            from->need = first < stop && need > from->need ? need : from->need;
+        }
+    }
+}
+
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at)
+{
+    for (int i = 0; i < b->steps; i++)
+        at[i].low = at[i].high = i + 1 < b->steps ? INT32_MIN : 0;
+}
+
+GCKPTI_DATA const gckpt_op gckpti_op_bands = {
+    "bands", NULL, gckpti_bands_forward, NULL, NULL, NULL, { 0 },
+    GCKPTI_OWN_ROW, NULL, NULL, NULL, NULL
+};
+
+/* ---- which runs there are ---- */
+enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
+enum { GCKPTI_RUN_LINKS = GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_rows rows;
+    void *attributes; /* for bands */
+    int last;         /* the last op that reads it; p->n: the program or a backward does, too */
+    int step;         /* in the run that is being made; -1: none */
+    int64_t live;     /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    /* of the run that is being made */
+    gckpti_bands head;
+    gckpti_band_step step[GCKPTI_RUN_STEPS];
+    gckpti_band_link link[GCKPTI_RUN_LINKS];
+    gckpti_band_at at[GCKPTI_RUN_STEPS];
+    const gckpt_tensor *in[GCKPT_MAX_INPUTS], *of[GCKPTI_RUN_STEPS];
+    int copy[GCKPT_MAX_INPUTS]; /* step that copies an input; -1: none */
+    struct {
+        int32_t room, most; /* rows that its buffer has; that are made at once */
+        int keeps, padded, begin, last; /* steps that write there first, and read it last */
+    } more[GCKPTI_RUN_STEPS];
+    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
+    int owner[2 * GCKPTI_RUN_STEPS + 1], buffer_count;
+    uint64_t flops, extra; /* extra: work that the ops run whole do not have */
+    int64_t work;          /* bytes of the workspace */
+} gckpti_run_maker;
+
+static int64_t gckpti_row_floats(const gckpt_tensor *t)
+{
+    return gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]);
+}
+
+/* Whether an input's rows are those of a row op's: 1; whether it is the same for all rows: 0; -1:
+ * neither. */
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+{
+    const gckpt_tensor *q = t->in[k];
+    const int same = !t->op->rows, at = q->shape.n - t->shape.n + 1;
+    if (q->batchless)
+        return same && at >= 0 && q->shape.d[at] != 1 ? -1 : 0;
+    if (k >= rows->inputs || q->shape.n != t->shape.n || q->shape.d[0] != t->shape.d[0] ||
+        (same && q->shape.d[1] != t->shape.d[1] && q->shape.d[1] != 1))
+        return -1;
+    return 1;
+}
+
+/* Finds what of an op bands are made by. */
+static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
+{
+    gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
+    if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
+        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 || t->shape.d[1] < 2 ||
+        gckpti_elements(&t->shape) > INT32_MAX / 4 ||
+        (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
+        return;
+    void *attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+    call.shape = t->shape;
+    if (p->failed || (t->op->rows && !t->op->rows(&call, attributes, &rows)))
+        return;
+    for (int k = 0; k < t->inputs; k++)
+        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0 ||
+            gckpti_elements(&t->in[k]->shape) > INT32_MAX / 4)
+            return;
+    o->rows = rows;
+    o->attributes = attributes;
+}
+
+/* What ops read when; what may be in runs. */
+static void gckpti_find_row_ops(gckpti_run_maker *r)
+{
+    gckpti_planner *p = r->p;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        gckpti_find_rows(p, t, &r->op[i]);
+        r->op[i].step = -1;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
+            int *last = &r->op[t->in[k]->base->id].last;
+            *last = *last < i ? i : *last;
+        }
+    }
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
+            r->op[p->desc->fetch[i].tensor->base->id].last = p->n;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        r->op[i].last = t->keep ? p->n : r->op[i].last;
+        if (t->kind == GCKPTI_OP && !t->batchless)
+            for (int k = i + 1; k <= r->op[i].last && k < p->n; k++)
+                r->op[k].live += (int64_t)gckpti_value_bytes(p, t);
+    }
+}
+
+/* ---- a run ---- */
+/* The number of an input of the run; -1: there are too many. */
+static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    int m = 0;
+    while (m < r->head.inputs && r->in[m] != t)
+        m++;
+    if (m == GCKPT_MAX_INPUTS)
+        return -1;
+    r->copy[m] = m == r->head.inputs ? -1 : r->copy[m];
+    r->in[m] = t;
+    r->head.inputs = m < r->head.inputs ? r->head.inputs : m + 1;
+    return m;
+}
+
+static gckpti_band_link *gckpti_run_link(gckpti_run_maker *r, int k, int from,
+                                         const gckpt_rows *rows)
+{
+    gckpti_band_link *in = &r->link[r->head.links++];
+    in->input = k;
+    in->from = from;
+    in->stride = rows->stride, in->before = rows->before, in->reach = rows->reach;
+    return in;
+}
+
+static void gckpti_run_add_step(gckpti_run_maker *r, const gckpt_tensor *t, int id)
+{
+    const int i = r->head.steps++;
+    gckpti_band_step *q = &r->step[i];
+    memset(q, 0, sizeof *q);
+    memset(&r->more[i], 0, sizeof r->more[i]);
+    r->of[i] = t;
+    q->id = id;
+    q->height = (int32_t)t->shape.d[1];
+    q->width = (int32_t)gckpti_row_floats(t);
+    q->link = r->head.links;
+}
+
+/* Links input k of op t, the next step. 0: it cannot be in this run. */
+static int gckpti_run_reads(gckpti_run_maker *r, const gckpt_tensor *t, int k, int copies)
+{
+    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, one = { 0, 0, 0, 1, 0.0f },
+                            same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_tensor *q = t->in[k];
+    const gckpti_row_op *o = &r->op[t->id];
+    const gckpt_rows *rows = &o->rows;
+    int from = r->op[q->base->id].step, m = 0;
+    if (q->batchless && q->base->kind != GCKPTI_OP)
+        return 1;
+    if (from >= 0 ? q->kind == GCKPTI_VIEW : (m = gckpti_run_input(r, q)) < 0)
+        return 0;
+    if (!q->batchless && !t->op->rows && q->shape.d[1] != t->shape.d[1])
+        rows = &one;
+    const int64_t last = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    const int padded = !q->batchless && (rows->before > 0 || last > q->shape.d[1]);
+    if (from < 0 && padded && copies && r->copy[m] < 0) {
+        r->copy[m] = r->head.steps;
+        gckpti_run_add_step(r, q, -1);
+        gckpti_run_link(r, 0, ~m, &same);
+        r->step[r->copy[m]].links = 1;
+    }
+    if (copies)
+        return 1;
+    from = from >= 0 ? from : padded ? r->copy[m] : ~m;
+    gckpti_run_link(r, k, from, q->batchless ? &whole : rows);
+    if (from >= 0) {
+        r->more[from].last = r->head.steps - 1;
+        if (padded && r->more[from].padded && r->step[from].beyond != gckpti_bits(rows->beyond))
+            return 0;
+        r->step[from].beyond = padded ? gckpti_bits(rows->beyond) : r->step[from].beyond;
+        r->more[from].padded |= padded;
+    }
+    return 1;
+}
+
+/* Where step i is the only reader of another one, row by row, and may be in its place, it is. */
+static void gckpti_run_in_place(gckpti_run_maker *r, const int *readers)
+{
+    for (int i = 0; i < r->head.steps; i++) {
+        const gckpti_band_step *q = &r->step[i];
+        int taken = 0;
+        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
+            const gckpti_band_link *in = &r->link[k];
+            if (taken || in->from < 0 || readers[in->from] != 1 || in->stride != 1 ||
+                !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)) ||
+                r->step[in->from].width != q->width || r->step[in->from].id < 0)
+                continue;
+            r->step[in->from].at = ~i;
+            taken = 1;
+        }
+    }
+}
+
+/* Goes through all bands: rows of buffers, what moves, how often ops run. */
+static void gckpti_run_walk(gckpti_run_maker *r)
+{
+    const gckpti_bands *b = &r->head;
+    uint64_t calls = 0, moved = 0;
+    const gckpti_band_step *last = &r->step[b->steps - 1];
+    gckpti_bands_begin(b, r->at);
+    for (int32_t end = 0; end < last->height;) {
+        end = end < last->height - b->rows ? end + b->rows : last->height;
+        gckpti_bands_next(b, r->step, r->link, r->at, end);
+        for (int i = 0; i < b->steps; i++) {
+            gckpti_band_at *at = &r->at[i];
+            const int32_t made = gckpti_band_stop(&r->step[i], at) - gckpti_band_first(at);
+            const int32_t room = at->need - at->drop, kept = at->high - at->drop;
+            r->more[i].keeps |= kept > 0;
+            r->more[i].most = made > r->more[i].most ? made : r->more[i].most;
+            r->more[i].room = room > r->more[i].room ? room : r->more[i].room;
+            calls += made > 0;
+            moved += 8 * (uint64_t)((at->drop > at->low && kept > 0 ? kept : 0) +
+                                    (r->step[i].id < 0 && made > 0 ? made : 0)) *
+                     (uint64_t)r->step[i].width;
+            at->low = at->drop;
+            at->high = at->need;
+        }
+    }
+    r->extra = (uint64_t)r->of[b->steps - 1]->shape.d[0] *
+               (calls * GCKPTI_INSTRUCTION_WORK + 10 * moved);
+}
+
+/* Adds one of its buffers. */
+static void gckpti_run_buffer(gckpti_run_maker *r, int owner, int64_t size, int start, int end)
+{
+    gckpt_buffer *b = &r->buffers[r->buffer_count];
+    memset(b, 0, sizeof *b);
+    b->size = (size_t)size;
+    b->start = start, b->end = end;
+    if (size > 0)
+        r->owner[r->buffer_count++] = owner;
+}
+
+/* Workspace of a step's op, of as many rows as it makes at once. */
+static size_t gckpti_run_scratch(gckpti_run_maker *r, int i)
+{
+    const gckpt_tensor *t = r->of[i];
+    const gckpti_row_op *o = &r->op[t->id];
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
+    if (r->more[i].most == 0)
+        return 0;
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_rows *rows = &o->rows;
+        if (gckpti_has_rows(t, rows, k) <= 0)
+            continue;
+        call.in[k].shape.d[0] = 1;
+        if (t->op->rows || t->in[k]->shape.d[1] == t->shape.d[1])
+            call.in[k].shape.d[1] = (int64_t)(r->more[i].most - 1) * rows->stride + rows->reach;
+    }
+    call.threads = r->p->threads;
+    call.plain = r->p->plain;
+    if (t->op->shape(&call) != GCKPT_OK)
+        return SIZE_MAX;
+    r->flops += t->op->flops ? (uint64_t)(t->shape.d[1] * t->shape.d[0] / r->more[i].most + 1) *
+                                   t->op->flops(&call)
+                             : (uint64_t)gckpti_elements(&t->shape);
+    return call.work_forward;
+}
+
+/* Buffers of the run: where each step is, which rows lie there; r->work: live bytes at the most. */
+static int gckpti_run_room(gckpti_run_maker *r)
+{
+    const int n = r->head.steps;
+    r->buffer_count = 0;
+    r->flops = 0;
+    gckpti_run_buffer(r, -1, (int64_t)sizeof(gckpti_band_at) * n, 0, n - 1);
+    for (int i = 0; i < n; i++)
+        r->more[i].begin = i;
+    for (int i = 0; i < n; i++) {
+        const size_t scratch = r->step[i].id < 0 ? 0 : gckpti_run_scratch(r, i);
+        const int keeps = r->more[i].keeps;
+        if (scratch > INT32_MAX)
+            return 0;
+        gckpti_run_buffer(r, i + n, (int64_t)scratch, i, i);
+        if (r->step[i].at < 0 && r->more[i].begin < r->more[~r->step[i].at].begin)
+            r->more[~r->step[i].at].begin = r->more[i].begin;
+        else if (r->step[i].at >= 0 && i + 1 < n)
+            gckpti_run_buffer(r, i, 4 * (int64_t)r->more[i].room * r->step[i].width,
+                              keeps ? 0 : r->more[i].begin, keeps ? n - 1 : r->more[i].last);
+    }
+    r->work = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t live = 0;
+        for (int k = 0; k < r->buffer_count; k++)
+            if (r->buffers[k].start <= i && i <= r->buffers[k].end)
+                live += (int64_t)gckpti_round_up(r->buffers[k].size, r->p->alignment);
+        r->work = live > r->work ? live : r->work;
+    }
+    return r->work <= INT32_MAX;
+}
+
+/* Makes the run of so many ops. 0: it is none. */
+static int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *out = p->tensors[id[n - 1]];
+    const int64_t wide = gckpti_elements(&out->shape) / out->shape.d[0] / out->shape.d[1] /
+                         gckpti_last(&out->shape);
+    int readers[GCKPTI_RUN_STEPS] = { 0 }, fits = 1;
+    memset(&r->head, 0, sizeof r->head);
+    /* fast kernels want some places at a time */
+    const int64_t rows = p->plain ? 1 : gckpti_min((64 + wide - 1) / wide, out->shape.d[1]);
+    r->head.rows = (int32_t)rows;
+    fits = rows < out->shape.d[1];
+    for (int i = 0; i < n && fits; i++) {
+        const gckpt_tensor *t = p->tensors[id[i]];
+        fits = t->shape.d[0] == out->shape.d[0] && (i == n - 1 || r->op[id[i]].last <= id[n - 1]);
+        for (int k = 0; k < t->inputs && fits; k++)
+            fits = gckpti_run_reads(r, t, k, 1);
+        gckpti_run_add_step(r, t, id[i]);
+        for (int k = 0; k < t->inputs && fits; k++)
+            fits = gckpti_run_reads(r, t, k, 0);
+        gckpti_band_step *q = &r->step[r->head.steps - 1];
+        q->links = r->head.links - q->link;
+        for (int k = q->link; k < q->link + q->links; k++)
+            if (r->link[k].from >= 0)
+                readers[r->link[k].from]++;
+        r->op[id[i]].step = r->head.steps - 1;
+    }
+    for (int i = 0; i < n; i++)
+        r->op[id[i]].step = -1;
+    for (int i = 0; i + 1 < r->head.steps && fits; i++)
+        fits = readers[i] > 0;
+    if (!fits)
+        return 0;
+    gckpti_run_in_place(r, readers);
+    gckpti_run_walk(r);
+    return gckpti_run_room(r);
+}
+
+/* ---- which are chosen ---- */
+/* Bytes that are live while an op runs forward, whole; with its backward, if it has one. */
+static int64_t gckpti_op_live(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    int64_t out = (int64_t)gckpti_value_bytes(p, t), live = r->op[t->id].live;
+    for (int k = 0; k < t->inputs; k++)
+        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last == t->id &&
+            t->in[k]->base->kind == GCKPTI_OP &&
+            gckpti_value_bytes(p, t->in[k]->base) == gckpti_value_bytes(p, t))
+            return live + (int64_t)p->work_forward[t->id];
+    return live + out + (int64_t)p->work_forward[t->id];
+}
+
+/* Bytes that nothing can do without where an op runs that is in no run. */
+static int64_t gckpti_op_least(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    int64_t forward = (int64_t)p->work_forward[t->id], backward = (int64_t)p->work_backward[t->id];
+    const unsigned needs = gckpti_needs(p, t);
+    backward += gckpti_is_loss(t) ? 0 : (int64_t)gckpti_gradient_bytes(p, t);
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        const int64_t bytes = q->base->kind == GCKPTI_OP ? (int64_t)gckpti_value_bytes(p, q) : 0;
+        forward += bytes;
+        backward += needs & GCKPT_IN(k) ? bytes : 0;
+    }
+    return p->active[t->id] & GCKPTI_RUNS && backward > forward ? backward : forward;
+}
+
+/* The table of a stretch of n ops: bytes of op i whole; of the run of i to i + k, k > 0. */
+typedef struct {
+    int64_t live;
+    uint64_t extra;
+} gckpti_run_cost;
+
+/* Cuts a stretch into ops and runs with the least extra work of those that need no more than
+ * `most` bytes, or, of those with least bytes, what that is: *most. from[j]: where the last of the
+ * first j ops begins. */
+static void gckpti_cut_stretch(const gckpti_run_cost *cost, int n, int64_t *most, int *from,
+                               gckpti_run_cost *best)
+{
+    for (int least = 1; least >= 0; least--) {
+        best[0].live = 0, best[0].extra = 0;
+        for (int j = 1; j <= n; j++) {
+            best[j].live = INT64_MAX, best[j].extra = UINT64_MAX;
+            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_RUN; i--) {
+                const gckpti_run_cost *c = &cost[i * GCKPTI_RUN + j - 1 - i], *b = &best[i];
+                const int64_t live = c->live > b->live ? c->live : b->live;
+                const uint64_t extra = c->extra + b->extra;
+                if (live == INT64_MAX ||
+                    (least ? live >= best[j].live : live > *most || extra >= best[j].extra))
+                    continue;
+                best[j].live = live, best[j].extra = extra;
+                from[j] = i;
+            }
+        }
+        *most = *most > best[n].live ? *most : best[n].live;
+    }
+}
+
+/* Offsets of its buffers in the workspace. 0: no memory. */
+static int gckpti_place_run(gckpti_run_maker *r)
+{
+    const int n = r->head.steps;
+    gckpti_scratch pass = gckpti_scratch_new(r->p->memory, &r->p->failed);
+    const size_t bytes =
+        gckpti_place(&pass, r->buffers, (size_t)r->buffer_count, r->p->alignment);
+    gckpti_scratch_free(&pass);
+    r->work = (int64_t)bytes;
+    for (int k = 0; k < r->buffer_count; k++) {
+        const int32_t at = (int32_t)r->buffers[k].offset;
+        if (r->owner[k] < 0)
+            r->head.at = at;
+        else if (r->owner[k] < n)
+            r->step[r->owner[k]].at = at;
+        else
+            r->step[r->owner[k] - n].work = at;
+    }
+    return !r->p->failed && bytes <= INT32_MAX;
+}
+
+/* Puts a run in place of its last op; those inside run as bands have it. */
+static void gckpti_put_run(gckpti_run_maker *r, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *t = p->tensors[id[n - 1]];
+    gckpt_tensor as = *t;
+    uint64_t given = 0, whole = 0;
+    if (!gckpti_run_make(r, id, n) || !gckpti_place_run(r))
+        return;
+    const size_t steps = sizeof *r->step * (size_t)r->head.steps, head = sizeof r->head;
+    const size_t own = head + steps + sizeof *r->link * (size_t)r->head.links;
+    r->head.own = (int32_t)gckpti_round_up(own, GCKPTI_ALIGN);
+    r->head.own_inputs = t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        r->head.own_in[k] = t->in[k]->id;
+    r->head.flops[0] = (uint32_t)r->flops;
+    r->head.flops[1] = (uint32_t)(r->flops >> 32);
+    as.op = &gckpti_op_bands;
+    as.data = t->op;
+    as.aux_bytes = 0;
+    as.inputs = r->head.inputs;
+    as.attribute_bytes = (size_t)r->head.own + t->attribute_bytes;
+    unsigned char *to = (unsigned char *)gckpti_scratch_take(&p->scratch, as.attribute_bytes, 1);
+    for (int i = 0; i < n && to; i++) {
+        gckpt_tensor inner = *p->tensors[id[i]];
+        whole = gckpti_add_work(whole, p->model[id[i]].forward);
+        given = gckpti_add_work(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
+        inner.attributes = r->op[id[i]].attributes;
+        p->run_of[id[i]] = id[n - 1];
+        p->tensors[id[i]] =
+            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    }
+    if (p->failed)
+        return;
+    memcpy(to, &r->head, head);
+    memcpy(to + head, r->step, steps);
+    memcpy(to + head + steps, r->link, own - head - steps);
+    if (t->attribute_bytes)
+        memcpy(to + r->head.own, r->op[t->id].attributes, t->attribute_bytes);
+    as.attributes = to;
+    for (int m = 0; m < as.inputs; m++)
+        as.in[m] = p->g->tensors[r->in[m]->id];
+    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+    p->work_forward[t->id] = (size_t)r->work;
+    p->model[t->id].forward = gckpti_add_work(whole, r->extra);
+    if (p->built_model && p->desc->costs)
+        p->cost[t->id].forward = gckpti_in_proportion(given, p->model[t->id].forward, whole);
+    else if (!p->desc->costs)
+        p->cost[t->id] = p->model[t->id];
+    p->banded = 1;
+}
+
+/* Cuts a stretch of n ops, one behind the other, that may all be in runs. */
+static void gckpti_take_stretch(gckpti_run_maker *r, const int *id, int n, int64_t least,
+                                gckpti_scratch *pass)
+{
+    const gckpti_planner *p = r->p;
+    const size_t room = (size_t)n + 1;
+    gckpti_run_cost *cost =
+        (gckpti_run_cost *)gckpti_scratch_take(pass, room * GCKPTI_RUN, sizeof *cost);
+    gckpti_run_cost *best = (gckpti_run_cost *)gckpti_scratch_take(pass, room, sizeof *best);
+    int *from = (int *)gckpti_scratch_take(pass, room, sizeof *from);
+    if (p->failed)
+        return;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < GCKPTI_RUN; k++) {
+            gckpti_run_cost *c = &cost[i * GCKPTI_RUN + k];
+            c->live = INT64_MAX;
+            if (k == 0)
+                c->live = gckpti_op_live(r, p->tensors[id[i]]);
+            else if (i + k < n && gckpti_run_make(r, id + i, k + 1)) {
+                c->live = r->op[id[i]].live + r->work +
+                          (int64_t)gckpti_value_bytes(p, p->tensors[id[i + k]]);
+                c->extra = r->extra;
+            }
+        }
+    gckpti_cut_stretch(cost, n, &least, from, best);
+    for (int j = n; j > 0; j = from[j])
+        if (j - from[j] > 1)
+            gckpti_put_run(r, id + from[j], j - from[j]);
+}
+
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
+{
+    gckpti_scratch pass = gckpti_scratch_new(p->memory, &p->failed);
+    const size_t n = (size_t)p->n;
+    gckpti_run_maker *r = (gckpti_run_maker *)gckpti_scratch_take(&pass, 1, sizeof *r);
+    int *id = (int *)gckpti_scratch_take(&pass, n, sizeof *id), count = 0;
+    gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_take(&pass, n, sizeof *op);
+    int64_t least = 0;
+    p->run_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof *p->run_of);
+    if (p->failed) {
+        gckpti_scratch_free(&pass);
+        return;
+    }
+    memset(p->run_of, 0xff, n * sizeof *p->run_of);
+    r->p = p;
+    r->op = op;
+    gckpti_find_row_ops(r);
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        const int64_t own = t->kind == GCKPTI_OP && !op[i].rows.inputs ? gckpti_op_least(r, t) : 0;
+        least = own > least ? own : least;
+    }
+    for (int i = 0; i <= p->n && !p->failed; i++) {
+        const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
+        if (t && (t->kind != GCKPTI_OP || t->batchless))
+            continue;
+        if (t && op[i].rows.inputs) {
+            id[count++] = i;
+            continue;
+        }
+        if (count > 1)
+            gckpti_take_stretch(r, id, count, least, &pass);
+        count = 0;
+    }
+    gckpti_scratch_free(&pass);
+}
+#endif
+
+GCKPTI_WARM
+
 /* >>plan/encode */
 GCKPTI_COLD
 
@@ -18230,7 +19378,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
+        int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -18268,7 +19417,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
-        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->cost = t->kind == GCKPTI_OP && p->of[i] < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
@@ -18398,6 +19547,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
     plan->form = p->variant.form;
+    plan->bands = p->variant.bands;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -18411,10 +19561,12 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->arena = d->arena;
     plan->bound = d->bound;
     if (p->forward_work)
-        plan->recompute = (double)(d->s.extra - d->s.moved) / (double)p->forward_work;
+        plan->recompute = (double)d->s.again / (double)p->forward_work;
     plan->work = d->work;
+    plan->hidden = d->hidden;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
+    plan->offload_beside = desc->offload_beside;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;
@@ -18583,7 +19735,8 @@ typedef struct gckpti_bound {
     gckpti_instant instant[GCKPTI_INSTANTS];
     size_t room;          /* of a pool */
     int instants, hulls;  /* hulls: lists have their hulls' cuts; */
-    int cheap;            /* copies count for 2^-cheap of their work */
+    int price;            /* of copies (gckpti_priced); */
+    int cheap;            /* and they count for 2^-cheap of that */
     int64_t least;        /* bytes that no schedule can do without */
     int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
     uint64_t work;        /* of a step that computes nothing twice */
@@ -18595,6 +19748,10 @@ typedef struct gckpti_bound {
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
  * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
+
+/* The same of the time (gckpti_planner.beside; else the same) that no schedule can do without
+ * above the work that repeats nothing: by the bounds of all prices. all: by all cuts, too. */
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
@@ -18616,9 +19773,11 @@ typedef struct gckpti_answer {
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
-    uint64_t moved;              /* work of copies to slower memory and back */
+    uint64_t again, moved;       /* of what is computed again; of copies */
+    uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
     int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
     struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
+    struct gckpti_answer *ahead; /* the same with reloads ahead and holds (gckpti_hide) */
 } gckpti_answer;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
@@ -18709,10 +19868,11 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
- * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
- * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+ * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
+ * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
+ * p->failed: too many bytes to search below. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
@@ -18763,6 +19923,12 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+
+/* Work of copying so many bytes there and back, at the search's price. */
+static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
+{
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+}
 
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
@@ -18998,7 +20164,7 @@ static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i,
             gckpti_cut_merge(b, to, from, bytes, 0, first);
         for (int q = (x & ~own) == y && u->offloads ? far : 0; q > 0; q = (q - 1) & far)
             gckpti_cut_merge(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                             2 * gckpti_parts_work(b->p, i, q) >> b->cheap,
+                             gckpti_priced(b->price, 2 * gckpti_parts_work(b->p, i, q)) >> b->cheap,
                              first | UINT32_C(1) << 30);
         if (((x | c->opens) & ~own) == y && bytes > 0 && !(c->flags & GCKPTI_STAYS))
             gckpti_cut_merge(b, to, from, held, work, first | UINT32_C(1) << 31);
@@ -19197,12 +20363,14 @@ static void gckpti_bound_sums(gckpti_bound *b)
 }
 
 /* Readies the bound of a model. */
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int price,
+                                 gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->units;
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
+    b->price = price;
     b->scratch = scratch;
     gckpti_bound_sums(b);
     b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
@@ -19236,31 +20404,59 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
             b->least = t->gradients + hull->cut[0].bytes;
     }
 }
+#endif
 
+/* >>search/prove */
+#ifndef GCKPT_NO_SEARCH
+/* ---- what is proven of a model, by its bounds at all prices of copies (search/bound) ----
+ * Where copies run beside what is computed (gckpti_planner.beside), neither of the two engines is
+ * done before its own work is: with C computed and M copied a schedule takes at least the time
+ * ((8 - a) C + a M) / 8, for each a. That is (8 - a) / 8 of C + M a / (8 - a), which cuts bound:
+ * copies have a price there. (Rounded down unit by unit, which only lowers it.) With a of 0 to 4: M
+ * is rarely more than C. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
         if (p->bound)
             continue;
-        p->bound = (gckpti_bound *)gckpti_scratch_take(&p->scratch, 1, sizeof *p->bound);
-        if (p->bound)
-            gckpti_bound_open(p->bound, p, &p->scratch);
+        p->bound =
+            (gckpti_bound *)gckpti_scratch_take(&p->scratch, GCKPTI_PRICES, sizeof *p->bound);
+        for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES && p->bound; k++)
+            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
     }
+}
+
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all)
+{
+    uint64_t most = 0;
+    int at;
+    for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES; k++) {
+        gckpti_bound *b = &p->bound[k];
+        uint64_t work =
+            all ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at);
+        if (work == UINT64_MAX || !p->beside)
+            return work;
+        work = gckpti_add_work(work, b->work);
+        work -= work / 8 * (uint64_t)k + work % 8 * (uint64_t)k / 8; /* (8 - k) / 8, rounded up */
+        work = work > b->work ? work - b->work : 0;
+        most = work > most ? work : most;
+    }
+    return most;
 }
 
 GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    gckpti_bound *b = p->bound;
+    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
     gckpt_mode mode = p->desc->mode;
-    int at, searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_work(
-        searched ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at), b->work);
+    return gckpti_add_work(gckpti_bound_time(p, limit, searched), b->work);
 }
 
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 {
-    int64_t least = p->bound->least - p->bound->spare;
+    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
+    int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif
@@ -19446,7 +20642,10 @@ GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
+    answer->again = t->again;
+    answer->moved = t->moved;
     answer->arena = 0;
+    answer->ahead = NULL;
 }
 
 /* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */
@@ -19737,10 +20936,10 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
     s->note[m->unit].seen = ++s->stamp;
     s->set[end++] = policy == GCKPTI_RELOADED ? m->unit + s->p->units : m->unit;
     if (policy == GCKPTI_RELOADED)
-        m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
+        m->cost = gckpti_copies_work(s, m->value + m->aux);
     for (h += policy == GCKPTI_RELOADED; h < end && end - first < GCKPTI_CLOSURE; h++) {
         if (gckpti_reloads(s->p, s->set[h])) {
-            m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
+            m->cost += gckpti_copies_work(s, s->p->unit[s->set[h] - s->p->units].out);
             continue;
         }
         const gckpti_unit *u = &s->p->unit[s->set[h]];
@@ -19754,7 +20953,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 continue;
             int reload = gckpti_may_offload(s, q, v->out) &&
                          (s->p->unit[q].fixed ||
-                          2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
+                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -20058,7 +21257,8 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 /* Work of an offload and a reload of what is read of unit u's version that begins at x. */
 static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
 {
-    return 2 * gckpti_parts_work(s->p, u, gckpti_parts(s->now.value_end[x], s->now.aux_end[x]));
+    int parts = gckpti_parts(s->now.value_end[x], s->now.aux_end[x]);
+    return gckpti_copies_work(s, gckpti_parts_bytes(&s->p->unit[u], parts));
 }
 
 /* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
@@ -21200,10 +22400,111 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 }
 #endif
 
+/* >>search/hide */
+#ifndef GCKPT_NO_SEARCH
+/* ---- copies that hide: what is offloaded is held while it is copied, reloads begin ahead, both as
+ * far as a limit has room (plan/time) ---- */
+/* How far ahead of position x its reload may stand: where, by the clock (s->saving), it ends before
+ * `by`, or as far as there is room. Adds its bytes to what lives meanwhile. */
+static int gckpti_reach_back(gckpti_search *s, int x, uint64_t start, int64_t limit)
+{
+    const gckpti_planner *p = s->p;
+    gckpti_schedule *t = &s->now;
+    const int unit = gckpti_unit_of(p, t->item[x]);
+    const int64_t bytes =
+        gckpti_parts_bytes(&p->unit[unit], gckpti_parts(t->value_end[x], t->aux_end[x]));
+    int to = x;
+    for (; to > 0 && s->saving[to] > start && t->live[to - 1] + bytes <= limit; to--) {
+        int count, i = t->item[to - 1], uses = gckpti_unit_of(p, i) == unit;
+        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
+            uses = uses || links[count] == unit;
+        if (uses)
+            break;
+        t->live[to - 1] += bytes;
+    }
+    return to;
+}
+
+/* Writes the present schedule with reloads ahead, to s->next: from the last one on, each as late as
+ * it is there for its reader, and the link free for the next one, in an ideal run. */
+static void gckpti_put_ahead(gckpti_search *s, int64_t limit)
+{
+    const gckpti_planner *p = s->p;
+    const gckpti_schedule *t = &s->now;
+    uint64_t by = UINT64_MAX;
+    size_t n = 0;
+    int y = 0;
+    s->saving[0] = 0;
+    for (int x = 0; x < t->length; x++)
+        s->saving[x + 1] =
+            s->saving[x] + (t->item[x] < p->units ? gckpti_item_work(p, t->item[x]) : 0);
+    for (int x = t->length; x-- > 0;) {
+        if (!gckpti_reloads(p, t->item[x]))
+            continue;
+        const int u = gckpti_unit_of(p, t->item[x]);
+        int reader = x + 1, found = 0, count;
+        for (; reader < t->length && !found; reader += !found) {
+            found = t->item[reader] == ~u;
+            for (const int *links = gckpti_reads(p, t->item[reader], &count); count-- > 0;)
+                found = found || links[count] == u;
+        }
+        uint64_t work =
+            gckpti_parts_work(p, u, gckpti_parts(t->value_end[x], t->aux_end[x]));
+        by = by < s->saving[reader] ? by : s->saving[reader];
+        by = by > work ? by - work : 0;
+        s->insert[n].key = (uint64_t)gckpti_reach_back(s, x, by, limit) << 32 | (uint64_t)x;
+        by = by > s->saving[s->insert[n].key >> 32] ? by : s->saving[s->insert[n].key >> 32];
+        s->insert[n++].item = t->item[x];
+    }
+    gckpti_sort_keys(s->insert, s->insert + n, n);
+    for (size_t k = 0; y < t->length; y++) {
+        for (; k < n && (int)(s->insert[k].key >> 32) == y; k++)
+            s->next.item[s->next.length++] = s->insert[k].item;
+        if (!gckpti_reloads(p, t->item[y]))
+            s->next.item[s->next.length++] = t->item[y];
+    }
+}
+
+/* The list in s->next becomes the present schedule. */
+static void gckpti_take_next(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+    gckpti_evaluate(s, &s->now);
+    gckpti_settle(s);
+}
+
+/* An answer with as much hidden as so many live bytes allow: answer->ahead, empty where that does
+ * not fit. */
+GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limit)
+{
+    size_t n = 2 * (size_t)answer->length + 1;
+    answer->ahead = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
+    if (!answer->ahead || !gckpti_answer_load(s, answer))
+        return;
+    for (int way = 0; way < 2; way++) {
+        n = 2 * (size_t)s->now.length + 1;
+        if (!gckpti_schedule_room(&s->scratch, &s->next, (int)n) ||
+            !gckpti_want(&s->scratch, &s->insert, 2 * n, sizeof *s->insert) ||
+            !gckpti_want(&s->scratch, &s->saving, n, sizeof *s->saving))
+            return;
+        s->next.length = 0;
+        if (way == 0)
+            (void)gckpti_time(s->p, &s->now, limit, &s->next);
+        else
+            gckpti_put_ahead(s, limit);
+        gckpti_take_next(s);
+    }
+    if (s->now.peak <= limit && !s->p->failed)
+        gckpti_answer_store(s, answer->ahead, &s->now);
+}
+#endif
+
 /* >>search/choose */
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->moved. What this
+/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->time. What this
  * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
@@ -21213,7 +22514,7 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     answer->arena = large ? SIZE_MAX : p->draft.arena;
-    answer->moved = p->draft.s.moved;
+    answer->time = p->draft.work - p->own_work;
     return large ? GCKPT_OK : result;
 }
 
@@ -21234,22 +22535,23 @@ static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
 }
 
 /* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
- * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+ * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static void gckpti_consider(gckpti_search *s, gckpti_answer *answer, size_t floor, size_t most)
 {
     const gckpti_answer *old = &s->winner;
+    const uint64_t known = s->p->beside ? answer->again : answer->extra; /* it has no less */
     if (!gckpti_is_well(s) || answer->length == 0 ||
-        (old->length && !s->hunting && answer->extra > old->extra))
+        (old->length && !s->hunting && (answer->arena ? answer->time : known) > old->time))
         return;
     int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
-    int equal =
-        old->length && least >= (int64_t)old->arena && (s->hunting || answer->extra == old->extra);
+    int equal = old->length && least >= (int64_t)old->arena && (s->hunting || known == old->time);
     if (answer->arena == 0 && (equal || least > (int64_t)most))
         return;
     gckpti_lay_once(s, answer);
     int better = !old->length || (s->hunting ? answer->arena < old->arena
-                                             : answer->extra < old->extra ||
-                                                   gckpti_answer_before(answer, old, NULL));
+                                             : answer->time < old->time ||
+                                                   (answer->time == old->time &&
+                                                    gckpti_answer_before(answer, old, NULL)));
     if (gckpti_is_well(s) && answer->arena >= floor && answer->arena <= most && better)
         s->winner = *answer;
 }
@@ -21277,6 +22579,18 @@ static void gckpti_lay_rung(gckpti_search *s, int k)
     }
 }
 
+/* Considers an answer with what it copies hidden, within so many live bytes. */
+static void gckpti_consider_ahead(gckpti_search *s, gckpti_answer *answer, int64_t limit,
+                                  size_t floor, size_t most)
+{
+    if (!s->p->beside || answer->length == 0 || answer->moved == 0)
+        return;
+    if (!answer->ahead)
+        gckpti_hide(s, answer, limit);
+    if (answer->ahead)
+        gckpti_consider(s, answer->ahead, floor, most);
+}
+
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_serves(const gckpti_search *s, int k)
 {
@@ -21294,8 +22608,10 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
     if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds; i++)
-        if (s->seed[i].peak <= high && s->seed[i].peak > low)
+        if (s->seed[i].peak <= high && s->seed[i].peak > low) {
             gckpti_consider(s, &s->seed[i], 0, most);
+            gckpti_consider_ahead(s, &s->seed[i], s->seed[i].peak, 0, most);
+        }
 }
 
 /* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
@@ -21308,6 +22624,7 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
     gckpti_consider(s, answer, gckpti_below(s, k), most);
     if (answer->tight)
         gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
+    gckpti_consider_ahead(s, answer, answer->limit, gckpti_below(s, k), most);
     if (s->whole || lowest || !gckpti_certified(s, answer))
         gckpti_consider_seeds(s, k, 1, most);
 }
@@ -21364,10 +22681,11 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
     }
 }
 
-/* Considers cuts of all instants that decide for some budget. */
+/* Considers cuts of all instants that decide for some budget; not for time, their order is that of
+ * work. */
 static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
 {
-    for (int at = 0; at < s->bound->instants && gckpti_is_well(s); at++)
+    for (int at = 0; at < s->bound->instants && gckpti_is_well(s) && !s->p->beside; at++)
         if (s->deciders >> at & 1)
             gckpti_consider_cuts(s, at, most, tries);
 }
@@ -21377,11 +22695,11 @@ static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
  * needs no seeds of that. */
 static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    for (int at; i < s->rungs && gckpti_is_well(s); i++) {
+    for (; i < s->rungs && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
         low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
-            s->winner.extra <= gckpti_bound_work(s->bound, s->rung[i].limit, &at))
+            s->winner.time <= gckpti_bound_time(s->p, s->rung[i].limit, 1))
             return;
     }
     gckpti_consider_seeds(s, low, 0, most);
@@ -21389,7 +22707,7 @@ static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
-    int k = 0, at;
+    int k = 0;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
@@ -21397,15 +22715,15 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     while (k < s->rungs && s->rung[k].limit > limit)
         k++;
     k = s->whole || k == 0 ? 0 : k - 1;
-    uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
+    uint64_t bound = gckpti_bound_time(s->p, limit, 1);
     if (bound < UINT64_MAX)
         gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
-    int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
+    int i = k, low = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
         if (s->rung[i].limit <= limit)
-            bound = gckpti_bound_work(s->bound, s->rung[i].limit, &at);
-        if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
+            bound = gckpti_bound_time(s->p, s->rung[i].limit, 1);
+        if (bound == UINT64_MAX || (s->winner.length && s->winner.time <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
         low = gckpti_serves(s, i) ? i : low;
@@ -21435,10 +22753,11 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
+    p->price = price;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -21460,7 +22779,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
-    s->bound = p->bound;
+    s->bound = &p->bound[price];
     if (!p->failed)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
@@ -21473,23 +22792,41 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
+/* Whether the winner is better than the best draft so far. */
+static int gckpti_beats_best(const gckpti_search *s)
+{
+    const gckpti_draft *best = &s->p->best;
+    const uint64_t work = s->p->own_work + s->winner.time;
+    return work != best->work ? work < best->work : s->winner.arena < best->arena;
+}
+
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
-    gckpti_search s;
-    *least = 0;
-    gckpt_result result = gckpti_search_open(&s, p);
-    if (result == GCKPT_OK && most_bytes > 0)
-        result = gckpti_choose(&s, most_bytes);
-    if (result == GCKPT_OK && s.winner.length > 0) {
-        *least = s.winner.arena;
-        result = gckpti_lay(&s, &s.winner);
-        gckpti_keep_draft(p);
-    } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, SIZE_MAX, least);
-        if (result == GCKPT_OK && *least == SIZE_MAX)
-            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    gckpt_result result = GCKPT_OK;
+    int found = 0;
+    *least = SIZE_MAX;
+    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        gckpti_search s;
+        result = gckpti_search_open(&s, p, k);
+        if (result == GCKPT_OK && most_bytes > 0)
+            result = gckpti_choose(&s, most_bytes);
+        int better = !found || gckpti_beats_best(&s);
+        if (result == GCKPT_OK && s.winner.length > 0 && better) {
+            found = 1;
+            *least = s.winner.arena;
+            result = gckpti_lay(&s, &s.winner);
+            gckpti_keep_draft(p);
+        } else if (result == GCKPT_OK && !found) {
+            size_t own;
+            result = gckpti_find_least(&s, *least, &own);
+            *least = own < *least ? own : *least;
+        }
+        gckpti_scratch_free(&s.scratch);
+        if (found && p->best.work <= gckpti_prove_work(p, most_bytes))
+            break;
     }
-    gckpti_scratch_free(&s.scratch);
+    if (result == GCKPT_OK && *least == SIZE_MAX)
+        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     return result;
 }
 #endif
@@ -21578,6 +22915,7 @@ GCKPTI_TELLS(double, recompute, plan->recompute)
 GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
 GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
 GCKPTI_TELLS(uint64_t, work, plan->work)
+GCKPTI_TELLS(uint64_t, hidden, plan->hidden)
 GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
 GCKPTI_TELLS(int64_t, rows, plan->rows)
@@ -21638,6 +22976,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
+    body -= plan->hidden;
     body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
     return gckpti_add_work(once, body);
 }
@@ -21884,9 +23223,11 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
                             "training, and gckpt_gradients changes nothing (%T)",
                             i, t);
-    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
         return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+                            t->type == GCKPT_I32  ? "i32"
+                            : t->type == GCKPT_U8 ? "u8"
+                                                  : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -21974,6 +23315,8 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
     p->far = p->variant.near ? 0 : p->far;
+    p->beside = p->far > 0 && p->desc->offload_beside;
+    p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
     if (result != GCKPT_OK || !gckpti_is_offered(p))
@@ -22045,7 +23388,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || gckpti_is_offered(q));
     for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -22069,16 +23412,27 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0, 0 };
+    gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
+    const int bands = GCKPTI_WITH_BANDS && !d->as_built && !d->backend &&
+                      d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
+    v.bands = GCKPTI_WITH_BANDS;
+    for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
+         form = form->next) {
+        v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
+        if (v.form == 0 || v.form >= GCKPTI_FORMS - 2)
+            result = gckpti_add_variant(p, &last, v);
+        if (form == end)
+            break;
+    }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
@@ -22207,8 +23561,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident(first, NULL) + needed;
-    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
-    if (best && !plan)
+    if (best)
+        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -22327,20 +23684,19 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner
 static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
-    int at;
     size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_work(s->bound, (int64_t)gckpti_round_up(budget, align), &at);
-    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.extra <= best + s->enough / 2) {
+    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
+    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.time <= best + s->enough / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_work(s->bound, limit, &at) <= best + s->enough / 2)
+            if (gckpti_bound_time(s->p, limit, 1) <= best + s->enough / 2)
                 high = middle;
             else
                 low = middle + 1;
         }
         gckpt_result result = gckpti_choose(s, high);
-        if (result != GCKPT_OK || (s->winner.length && s->winner.extra <= best + s->enough))
+        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->enough))
             return result;
     }
     return gckpti_choose(s, budget);
@@ -22369,8 +23725,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         const gckpti_answer *answer = &s->winner;
         if (result != GCKPT_OK || answer->length == 0)
             break;
-        uint64_t work = p->own_work + answer->extra;
-        double recompute = forward ? (double)(answer->extra - answer->moved) / (double)forward : 0;
+        uint64_t work = p->own_work + answer->time;
+        double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
         };
@@ -22430,12 +23786,14 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
-        gckpti_search s;
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        result = gckpti_search_open(&s, p);
-        if (result == GCKPT_OK)
-            result = gckpti_frontier_add(f, &s);
-        gckpti_scratch_free(&s.scratch);
+        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+            gckpti_search s;
+            result = gckpti_search_open(&s, p, k);
+            if (result == GCKPT_OK)
+                result = gckpti_frontier_add(f, &s);
+            gckpti_scratch_free(&s.scratch);
+        }
         gckpti_planner_rest(p);
     }
     if (result == GCKPT_OK)
@@ -22532,7 +23890,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);
@@ -22860,7 +24221,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  " };
+                                         "offload ", "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -22924,7 +24285,10 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         if (plan->kind_bytes[i])
             gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->offloaded)
-        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory%s\n", plan->offloaded,
+                     plan->offload_beside ? ", beside what is computed" : "");
+    if (plan->offload_beside)
+        gckpti_print(&k, "  hidden: %u of the work of copies, besides\n", plan->hidden);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
         if (x == plan->epilogue)
             gckpti_print(&k, "-- once a step, at the end\n");
@@ -23000,7 +24364,7 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce" };
+                                          "offload", "reload",   "reduce", "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"
@@ -23195,7 +24559,7 @@ GCKPTI_WARM /* since ask */
  * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
  * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
- * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
+ * Far: in slower memory (offload); due: the instruction that must wait for a copy. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
@@ -23315,7 +24679,8 @@ struct gckpt_exec {
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-        int moves, due; /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+        int moves, begins; /* the backend moves it; copies are begun, to be waited for later */
+        int *due, pending; /* what instruction is to wait, of each copy that was begun, in order */
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_crew *crew; /* NULL: one leaf and one rank */
@@ -23526,7 +24891,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -23550,6 +24915,17 @@ typedef struct {
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
 } gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
 
 /* This rank and what it has under way with the others. */
 typedef struct {
@@ -23579,8 +24955,8 @@ typedef struct gckpti_crew {
     int squared;     /* square sums are */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
-    int reducing;    /* a REDUCE is under way, */
-    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
     uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
@@ -23646,24 +25022,26 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+ * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
+ * exchange in one order, that of the instructions which began it: what begins while something is
+ * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Before the norm is taken: update.squares become those of all ranks; once a step. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
 
-/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
- * done. */
+/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
+ * was done. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, brings them together. */
+/* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
@@ -23825,11 +25203,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 /* >>run/call */
@@ -24124,7 +25502,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+    return gckpti_node_bytes(q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -24209,7 +25587,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        const size_t bytes = gckpti_node_bytes(q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -24243,7 +25621,12 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
+    size_t copies = 0; /* begun at once, at the most */
+    for (size_t x = 0; x < p->length && e->offload.begins; x++)
+        copies += p->list[x].kind == GCKPT_OFFLOAD || p->list[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_exec_tables(e, &host);
+    e->offload.due = (int *)gckpti_carve(&host, copies, sizeof *e->offload.due);
     const size_t tables = host.used;
     gckpti_exec_nodes(e, &host, on);
     if (apart)
@@ -24385,11 +25768,11 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 
 GCKPTI_WARM
 
-/* >>run/crew */
+/* >>run/exchange */
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
- * crew: sums and values of several processes, by exchanges
+ * exchange: sums and values of several processes, by exchanges
  *
  * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
@@ -24402,7 +25785,7 @@ GCKPTI_WARM
  * ============================================================================================== */
 /* ---- exchanges ---- */
 /* There will be no exchange any more; the program is told to give up. */
-static void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
         s->engine->give_up(s->engine->user);
@@ -24411,8 +25794,8 @@ static void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
+                               void *receive, size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -24437,7 +25820,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -24541,6 +25924,50 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     return !t->bit;
 }
 
+/* ---- what instructions have begun: one after the other, in their order ---- */
+static void gckpti_take_off(gckpti_crew *g)
+{
+    const gckpti_flight *f = &g->flight[0];
+    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+}
+
+/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
+ * not over. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    if (!g->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+        const gckpti_flight *f = &g->flight[0];
+        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+        if (f->shard && !s->broken)
+            s->on->copy(c.backend, f->shard, f->x + share.first,
+                        (size_t)share.count * sizeof(float));
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+        if (g->flights)
+            gckpti_take_off(g);
+    }
+}
+
+/* Begins it, or lets it follow what is under way. */
+GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    if (g->flights == 1)
+        gckpti_take_off(g);
+    gckpti_go_on(e, GCKPTI_FLIGHTS);
+}
+#endif
+
+/* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -24605,22 +26032,6 @@ GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
-                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -24696,7 +26107,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (s->ranks == 1 || g->over)
         return result;
     (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
@@ -24987,7 +26398,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
         const size_t n = (size_t)gckpti_own_leaves(p);
@@ -25066,7 +26477,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
+    int left = GCKPTI_FLIGHTS;
+    for (int i = 0; i < g->flights; i++)
+        left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
+    gckpti_go_on(e, left);
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -25075,6 +26489,31 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
              gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NONE && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_flight). */
+static int gckpti_due(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->list[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->list + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->list);
 }
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
@@ -25091,7 +26530,6 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_at(e, o.gradient);
     const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
     if (g->hollow && !p->looped) /* no backward has begun it */
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
@@ -25101,25 +26539,25 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+        const gckpti_flight begun = {
+            e->desc.fast_reduce ? GCKPTI_ENGINE
+            : ins->accumulate   ? GCKPTI_SCATTER
+                                : GCKPTI_SUM_ALL,
+            gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
+        };
+        gckpti_fly(e, &begun);
+        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+            gckpti_go_on(e, 0);
     }
 }
 
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
+    const gckpti_flight begun = { GCKPTI_GATHER, due, x, NULL, NULL, n };
+    gckpti_fly(e, &begun);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_go_on(e, 0);
 }
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
@@ -25128,7 +26566,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due(e));
     return 1;
 }
 
@@ -25160,7 +26598,8 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements,
+                             (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
@@ -25179,7 +26618,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     void *out = g->peers.out;
     float *squares = (float *)out;
     g->squared = 1;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -25410,6 +26849,8 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.offload and desc.reload come together, or not at all");
+    if (d->wait && !d->offload)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait is for desc.offload and desc.reload");
     return GCKPT_OK;
 }
 
@@ -25647,7 +27088,6 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->desc = d;
     e->on.runner.parallel_for = d.parallel_for;
     e->on.runner.user = d.user;
-    e->offload.due = INT32_MAX;
     if (!gckpti_exec_bind(e)) {
         gckpt_exec_free(e);
         return NULL;
@@ -25738,6 +27178,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
         arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
@@ -25759,31 +27200,62 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
             gckpti_to_backend(e, s.pieces[i].to, s.pieces[i].here, s.pieces[i].bytes);
 }
 
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
+/* ---- copies beside what is computed: begun, and waited for when they must be ---- */
+/* Waits for copies that were begun and must be done before instruction x, and for those before
+ * them. Returns what a run has come to: result or, where that was well, what failed. */
+GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
 {
-    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
+    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending : 0, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending - n;
+    if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
+    } else if (e->offload.moves && gckpti_on(e)->join_but && later) {
+        gckpti_on(e)->join_but(gckpti_on(e)->context, later);
+    } else if (e->offload.moves) {
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->offload.due = INT32_MAX;
+        later = 0;
+    }
+    memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
+    e->offload.pending = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
+                                               "nothing was changed")
+               : result;
 }
 
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+/* Whether instruction x has an operand at an offset of the arena. */
+static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->list[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->list[x].kind != GCKPT_HOLD;
+}
+
+/* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
+ * reads what comes in; or that writes where something goes out from, which painting does, too. */
+static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->offload.due = e->step.pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->offload.due, p->lives[i].start);
-    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->offload.due, x);
-    gckpti_lower(&e->offload.due, (int)p->length);
+    const int paints = gckpti_debug(e) & GCKPT_DEBUG_PAINT;
+    int due = (int)p->length, pc = e->step.pc;
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *life = &p->lives[i];
+        if (life->offset >= offset + bytes || life->offset + life->size <= offset)
+            continue;
+        if (life->start > pc || (paints && life->end >= pc))
+            gckpti_lower(&due, life->start > pc ? life->start : life->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (out ? p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset
+                : gckpti_touches(p, x, offset))
+            gckpti_lower(&due, x);
+    e->offload.due[e->offload.pending++] = due;
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -25796,24 +27268,31 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     void *host = !d->offload                ? e->offload.far + far
                  : gckpti_on(e)->own_memory ? e->blocks.borrowed
                                             : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+        gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
             gckpti_from_backend(e, host, here, bytes);
         if (d->offload)
             done = d->offload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
     } else {
         if (d->offload)
             done = d->reload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
         if (host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
+    if (done == bytes && e->offload.begins)
+        gckpti_note_copy(e, out, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
                                         "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        out ? "offload" : "reload",
                                         gckpti_node_name(e->plan, ins->id), done, bytes);
 }
 
@@ -25826,6 +27305,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     size_t value = gckpti_node_bytes(node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
+    if (ins->kind == GCKPT_HOLD)
+        return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
@@ -25834,9 +27315,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        result != GCKPT_OK)
+        (result = gckpti_join(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
-    gckpti_join(e);
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);
@@ -26202,6 +27682,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->index = in->index ? in->index + at : NULL;
+        in->bytes = in->bytes ? in->bytes + at : NULL;
         in->low = in->low ? in->low + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
@@ -26324,7 +27805,6 @@ GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
     const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
         return;
-    gckpti_join(e);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
         if (life->end == e->step.pc && !(loops && life->start < p->body))
@@ -26628,11 +28108,10 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored)
 {
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
         reads |= c->in[i].grad ? node->op->needs[i] : 0;
     for (int i = 0; i < node->inputs; i++) {
@@ -26641,6 +28120,154 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gc
             continue;
         *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
+    }
+}
+#endif
+
+/* >>run/bands */
+#ifndef GCKPT_NO_BANDS
+/* ---- a run of ops in bands of rows (plan/bands.c) ---- */
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpti_bands *head;
+    const gckpti_band_step *step;
+    const gckpti_band_link *links;
+    gckpti_band_at *at;
+    gckpt_kernel last; /* of the last op */
+    int64_t sample;    /* of the batch, which is as many as the axis 0 of all its values has */
+} gckpti_band_run;
+
+/* Row `row` of a step's value, of which there may be none. */
+static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
+{
+    while (r->step[i].at < 0)
+        i = ~r->step[i].at;
+    const gckpti_band_step *q = &r->step[i];
+    if (i == r->head->steps - 1)
+        return r->call->out + (r->sample * q->height + row) * q->width;
+    float *first = (float *)(void *)((unsigned char *)r->call->work + q->at);
+    return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
+}
+
+/* Words of an input of the run, from a row on. */
+static const uint32_t *gckpti_band_input(const gckpti_band_run *r, int m, int64_t row)
+{
+    const gckpt_arg *x = &r->call->in[m];
+    const gckpt_shape *s = &x->shape;
+    const uint32_t *words = x->index ? (const uint32_t *)(const void *)x->index
+                                     : (const uint32_t *)(const void *)x->data;
+    return words + (r->sample * s->d[1] + row) * (gckpti_elements(s) / (s->d[0] * s->d[1]));
+}
+
+/* Rows of a padding. */
+static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, int32_t end)
+{
+    const float beyond = gckpti_float(r->step[i].beyond);
+    float *x = first < end ? gckpti_band_row(r, i, first) : NULL;
+    for (int64_t k = 0; x && k < (int64_t)(end - first) * r->step[i].width; k++)
+        x[k] = beyond;
+}
+
+/* What a step reads: rows of other steps or of inputs, or leaves. */
+static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
+                              const gckpti_band_step *q, int32_t first, int32_t count, gckpt_call *c)
+{
+    const gckpt_plan *p = r->e->plan;
+    for (int k = 0; k < node->inputs; k++) {
+        const int base = p->nodes[node->in[k]].base;
+        c->in[k].data = (const float *)r->e->bound.nodes[base].data;
+    }
+    for (int k = q->link; k < q->link + q->links; k++) {
+        const gckpti_band_link *in = &r->links[k];
+        gckpt_arg *x = &c->in[in->input];
+        const int32_t row = first * in->stride - in->before;
+        if (in->from >= 0)
+            x->data = gckpti_band_row(r, in->from, row);
+        else if (in->reach)
+            x->data = (const float *)(const void *)gckpti_band_input(r, ~in->from, row);
+        else
+            x->data = r->call->in[~in->from].data;
+        if (in->reach)
+            x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+    }
+    for (int k = 0; k < node->inputs; k++)
+        if (p->nodes[p->nodes[node->in[k]].base].type == GCKPT_I32) {
+            c->in[k].index = (const int32_t *)(const void *)c->in[k].data;
+            c->in[k].data = NULL;
+        }
+}
+
+/* Makes a step's rows for the next band. */
+static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
+{
+    const gckpti_band_step *q = &r->step[i];
+    const gckpti_band_at *at = &r->at[i];
+    const int32_t first = gckpti_band_first(at), stop = gckpti_band_stop(q, at);
+    const int own = i == r->head->steps - 1;
+    gckpt_unpacking stored;
+    gckpti_band_beyond(r, i, at->high, at->need < 0 ? at->need : 0);
+    gckpti_band_beyond(r, i, at->high > q->height ? at->high : q->height, at->need);
+    if (first >= stop)
+        return;
+    if (q->id < 0) {
+        memcpy(gckpti_band_row(r, i, first),
+               gckpti_band_input(r, ~r->links[q->link].from, first),
+               (size_t)(stop - first) * (size_t)q->width * sizeof(float));
+        return;
+    }
+    gckpti_node node = r->e->plan->nodes[q->id];
+    if (own) {
+        node.op = (const gckpt_op *)node.data;
+        node.inputs = (gckpti_byte)r->head->own_inputs;
+        for (int k = 0; k < node.inputs; k++)
+            node.in[k] = (gckpti_id)r->head->own_in[k];
+        node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
+    }
+    gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
+    c->row += r->sample * c->rows / c->shape.d[0];
+    c->rows = 1;
+    c->shape.d[0] = 1, c->shape.d[1] = stop - first;
+    c->out = gckpti_band_row(r, i, first);
+    c->work = (unsigned char *)r->call->work + q->work;
+    gckpti_band_reads(r, &node, q, first, stop - first, c);
+    if (r->e->plan->packed)
+        gckpti_call_stored(r->e, &node, GCKPT_FORWARD, c, &stored);
+    (own ? r->last : r->e->bound.nodes[q->id].forward)(c);
+}
+
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
+{
+    const gckpti_bands *b = (const gckpti_bands *)call->attributes;
+    const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    gckpti_band_run r = { (const gckpt_exec *)call->graph, call, b, step,
+                          (const gckpti_band_link *)(const void *)(step + b->steps),
+                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          NULL, 0 };
+    const int32_t height = step[b->steps - 1].height;
+    gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
+    gckpt_call c;
+    own.op = (const gckpt_op *)own.data;
+    r.last = gckpti_bind_kernels(r.e, &own).forward;
+    for (; r.sample < call->shape.d[0]; r.sample++) {
+        gckpti_bands_begin(b, r.at);
+        for (int32_t end = 0; end < height;) {
+            end = end < height - b->rows ? end + b->rows : height;
+            gckpti_bands_next(b, step, r.links, r.at, end);
+            for (int i = 0; i < b->steps; i++) { /* what is kept moves to the front */
+                gckpti_band_at *at = &r.at[i];
+                const int32_t kept = at->high - at->drop;
+                const float *from = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                at->low = at->drop;
+                float *to = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                if (from != to)
+                    memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
+            }
+            for (int i = 0; i < b->steps; i++) {
+                gckpti_band_make(&r, i, &c);
+                r.at[i].high = r.at[i].need;
+            }
+        }
     }
 }
 #endif
@@ -27100,6 +28727,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
@@ -27152,13 +28781,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -27230,7 +28860,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -27381,9 +29011,10 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
+    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
+    if (*result != GCKPT_OK)
+        return GCKPTI_THEN_STOPS;
     const int skipped = gckpti_skips(e, ins);
-    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
-        gckpti_join(e);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
@@ -27414,10 +29045,12 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
     if (turns)
-        gckpti_join(e);
+        result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
@@ -27458,9 +29091,14 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
     e->recording.asked = 0;
-    return r.result;
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
+    result = result == r.result ? result : gckpti_drain(e, result);
+    if (result == GCKPT_OK)
+        return r.result;
+    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
+    return result;
 }
 
 /* >>run/step */
@@ -27551,7 +29189,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     e->step.state = GCKPTI_IDLE;
     e->losses.ended = 0;
     e->step.goal = goal;
-    gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
                             inference
@@ -31380,6 +33017,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
+    if (head->bands && !GCKPTI_WITH_BANDS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: it has runs of ops in bands of rows, which this build "
+                            "leaves out (GCKPT_NO_BANDS)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->own_state = head->state_slots;
@@ -31391,6 +33032,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->precision = head->precision;
     d->offload_bytes = head->offloaded;
     d->offload_work = head->offload_work;
+    d->offload_beside = head->offload_beside;
     d->leaves = head->leaves; /* link_work: the costs have it already */
     r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
@@ -31535,9 +33177,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
         return NULL;
     p->variant.form = r->head.form;
+    p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
@@ -31674,7 +33317,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_ours(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
 #undef GCKPTI_IS
 }
 
@@ -31748,9 +33391,13 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(k, ", %z, ", q->aux_bytes);
         gckpti_c_shape(k, &q->shape);
         gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
@@ -31915,10 +33562,12 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++)
-            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                !strcmp(p->nodes[n].op->name, *part))
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_ours(op) && !strcmp(op->name, *part))
                 return *part;
+        }
     return NULL;
 }
 
@@ -31945,6 +33594,7 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BANDS", p->bands ? "runs of ops in bands of rows" : NULL },
                   { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_op_of(p, recurrent) },
                   { "IMAGES", gckpti_c_op_of(p, images) },
@@ -32203,6 +33853,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLANS
 #undef GCKPTI_ROW_ALL
 #undef GCKPTI_ROW_WITH
+#undef GCKPTI_ROW_OF_ROWS
 #undef GCKPTI_ROW
 #undef GCKPTI_PLAIN
 #undef GCKPTI_FAST
@@ -32226,6 +33877,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
+#undef gckpti_gather_ahead
 #undef gckpti_mark_op
 #undef gckpti_find_copies
 #undef gckpti_encode_copies
@@ -35506,9 +37158,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL,
+                            NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, nth = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;

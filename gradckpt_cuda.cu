@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               565
+ *     >>device    streams, memory, errors, launching, recordings                               581
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
@@ -24,7 +24,7 @@
  *                 head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            280
+ *     >>backend   which kernels there are, the self-test, the table                            288
  *                 find, self_test, open
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -78,6 +78,7 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
+    MOVES = 64,  /* whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
@@ -110,6 +111,8 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
     cudaEvent_t before, moved;         /* a move; all of them */
+    cudaEvent_t each[MOVES];           /* the latest moves, in turns */
+    int begun;                         /* moves, modulo MOVES */
     int moving;                        /* since they were last joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
@@ -506,6 +509,8 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
                           d->moves),
           "move");
+    check(d, cudaEventRecord(d->each[d->begun], d->moves), "move");
+    d->begun = (d->begun + 1) % MOVES;
     d->moving = d->busy = 1;
 }
 
@@ -514,6 +519,17 @@ void join(void *context)
     Device *d = (Device *)context;
     Hold hold(d);
     join_moves(d);
+}
+
+void join_but(void *context, int later)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (later < MOVES)
+        check(d, cudaStreamWaitEvent(d->stream, d->each[(d->begun + MOVES - 1 - later) % MOVES], 0),
+              "join");
+    else
+        join_moves(d);
 }
 
 /* >>device/repeat */
@@ -6170,6 +6186,11 @@ void device_close(Device *d)
     for (cudaEvent_t e : { d->before, d->moved })
         if (e)
             cudaEventDestroy(e);
+    for (cudaEvent_t &e : d->each) {
+        if (e)
+            cudaEventDestroy(e);
+        e = NULL;
+    }
     for (cudaStream_t s : { d->moves, d->feeds, d->stream })
         if (s)
             cudaStreamDestroy(s);
@@ -6203,6 +6224,8 @@ cudaError_t device_open(Device *d, int number)
     for (cudaEvent_t *e : { &d->before, &d->moved })
         if (error == cudaSuccess)
             error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    for (int i = 0; i < MOVES && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&d->each[i], cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -6281,7 +6304,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         move,
                         join,
                         Held<nonfinite>::run,
-                        Held<unpack>::run };
+                        Held<unpack>::run,
+                        join_but };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

@@ -20,7 +20,8 @@
  *     loss and side effect at least, or exactly, once; parameters are not read after their update;
  *   - gradients are complete when they are used, and added up in the contract's order; REDUCE comes
  *     when a leaf's sums are complete, and what it exchanges lives until the next;
- *   - what is reloaded was offloaded behind its forward; slower memory suffices;
+ *   - what is reloaded was offloaded behind its forward, what is held will be; slower memory suffices;
+ *     with desc.offload_beside the work is the time of two engines, by the manual;
  *   - buffers begin where they are written and end where they are read last; no two that live at
  *     once overlap; they add up to the live bytes, the bound, the arena; work adds up to the work.
  * plan_facts is all it knows of a plan: a test may change something there and ask again.
@@ -52,7 +53,7 @@ typedef struct {
     pc_kind kind;
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute, indices; /* indices: i32 */
+    int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
     size_t aux; /* bytes; PC_NONE: not told */
 } pc_node;
@@ -90,7 +91,8 @@ typedef struct {
     size_t budget; /* 0: none, or not known */
     int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
-    uint64_t work, least, proven_work, offload_work;
+    uint64_t work, hidden, least, proven_work, offload_work;
+    int offload_beside;
     size_t proven_bytes;
     double recompute, overhead;
     char wrong[200]; /* what reading it found */
@@ -160,6 +162,7 @@ static const pc_op pc_ops[] = {
     { "detach", GCKPT_INPLACE(0), { 0 } },
     { "scale", PC_ELEMENT, { 0 } },
     { "dropout", PC_ELEMENT, { 0 } },
+    { "from_u8", 0, { 0 } },
     { "rotary", PC_ELEMENT, { 0 } },
     { "add", PC_PAIR | GCKPT_PASSES(0) | GCKPT_PASSES(1), { PC_S, PC_S } },
     { "sub", PC_PAIR | GCKPT_PASSES(0), { PC_S, PC_S } },
@@ -307,6 +310,7 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         memcpy(q->in, t.input, sizeof q->in);
         q->batchless = t.batchless;
         q->indices = t.type == GCKPT_I32;
+        q->bytes = t.type == GCKPT_U8;
         q->n = pc_elements(&t.shape);
         q->aux = PC_NONE;
         if (q->kind == PC_OP && t.op != last)
@@ -414,6 +418,7 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     f->leaves = pc_below(t, INT32_MAX);
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
+    f->offload_beside = pc_below(t, 2);
     f->alignment = (size_t)pc_number(t);
     f->proven_bytes = (size_t)pc_number(t);
     f->offloaded = (size_t)pc_number(t);
@@ -611,6 +616,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
         f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
     f->work = gckpt_plan_work(plan);
+    f->hidden = gckpt_plan_hidden(plan);
     f->recompute = gckpt_plan_recompute(plan);
     f->overhead = gckpt_plan_overhead(plan);
     f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
@@ -631,6 +637,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         f->alignment = desc->alignment ? desc->alignment : 64;
         f->offloaded = gckpt_plan_offloaded(plan);
         f->offload_work = desc->offload_work;
+        f->offload_beside = desc->offload_beside;
         f->leaves = f->ranks = 1;
         f->terms = g->terms;
         f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
@@ -691,8 +698,8 @@ __attribute__((format(printf, 2, 3)))
 static inline void
 pc_say(pc_walk *w, const char *format, ...)
 {
-    static const char *const kinds[] = { "forward", "backward", "update",
-                                         "offload", "reload",   "reduce" };
+    static const char *const kinds[] = { "forward", "backward", "update", "offload",
+                                         "reload",  "reduce",   "hold" };
     const plan_facts *f = w->f;
     va_list args;
     size_t n = 0;
@@ -702,7 +709,7 @@ pc_say(pc_walk *w, const char *format, ...)
         gckpt_instruction in = f->list[w->x];
         const char *op = in.id >= 0 && in.id < f->count ? f->node[in.id].op.name : NULL;
         n = (size_t)snprintf(w->text, w->room, "instruction %d, %s of %d%s%s: ", w->x,
-                             (unsigned)in.kind < 6 ? kinds[in.kind] : "?", in.id, op ? " " : "",
+                             (unsigned)in.kind < 7 ? kinds[in.kind] : "?", in.id, op ? " " : "",
                              op ? op : "");
     } else {
         n = (size_t)snprintf(w->text, w->room, "after instruction %d: ", w->x - 1);
@@ -731,7 +738,8 @@ static inline int pc_in_arena(const pc_walk *w, int id)
 enum { PC_VALUE = 1, PC_GRADIENT = 2 };
 static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
 {
-    return (size_t)w->f->node[id].n * (w->narrow[id] & narrow ? 2 : 4);
+    const pc_node *q = &w->f->node[id];
+    return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
 /* What its backward reads. */
 static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)
@@ -873,6 +881,12 @@ static inline void pc_find_live(pc_walk *w)
             w->live_value[id] |= far[id] & 1;
             w->live_aux[id] |= far[id] >> 1;
             far[id] = 0;
+            continue;
+        }
+        if (kind == GCKPT_HOLD) {
+            w->far[x] = far[id];
+            w->live_value[id] |= far[id] & 1;
+            w->live_aux[id] |= far[id] >> 1;
             continue;
         }
         if (kind == GCKPT_BACKWARD) {
@@ -1045,11 +1059,13 @@ static inline void pc_forward(pc_walk *w, int id)
     w->far_now[id] = 0;
 }
 
-static inline void pc_offload(pc_walk *w, int id)
+static inline void pc_offload(pc_walk *w, int id, int hold)
 {
     const plan_facts *f = w->f;
     int x = w->x, parts = w->far[x];
-    if (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id)
+    if (hold && (w->far_now[id] & parts) != parts)
+        pc_say(w, "what it holds is not offloaded");
+    if (!hold && (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id))
         pc_say(w, "does not stand behind its forward");
     if (!parts)
         pc_say(w, "nothing of it is reloaded");
@@ -1059,7 +1075,8 @@ static inline void pc_offload(pc_walk *w, int id)
     if (parts & 2)
         pc_read(w, &w->aux[id], "aux", id);
     pc_operand(w, "aux", 0, parts & 2 ? pc_place(w, &w->aux[id]) : PC_NONE);
-    w->far_now[id] = (unsigned char)parts;
+    if (!hold)
+        w->far_now[id] = (unsigned char)parts;
 }
 
 static inline void pc_reload(pc_walk *w, int id)
@@ -1445,7 +1462,7 @@ static inline int pc_start(pc_walk *w)
     for (; x < f->length; x++) {
         gckpt_instruction in = f->list[x];
         w->x = x;
-        if ((unsigned)in.kind > GCKPT_REDUCE || in.id < 0 || in.id >= f->count ||
+        if ((unsigned)in.kind > GCKPT_HOLD || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
              in.kind != GCKPT_REDUCE)) {
             pc_say(w, "there is no such instruction");
@@ -1488,7 +1505,7 @@ static inline int pc_start(pc_walk *w)
     for (int i = 0; i < f->count; i++) {
         const pc_node *q = &f->node[i];
         w->has_aux[i] |= q->aux != PC_NONE && q->aux > 0;
-        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !q->indices && !pc_is_loss(q))
+        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !q->indices)
             w->narrow[i] = PC_VALUE | PC_GRADIENT;
     }
     for (int i = 0; i < f->picks; i++) /* floats */
@@ -1525,7 +1542,8 @@ static inline void pc_instruction(pc_walk *w, int x)
     case GCKPT_FORWARD: pc_forward(w, id); break;
     case GCKPT_BACKWARD: pc_backward(w, id); break;
     case GCKPT_UPDATE: pc_update(w, id); break;
-    case GCKPT_OFFLOAD: pc_offload(w, id); break;
+    case GCKPT_OFFLOAD: pc_offload(w, id, 0); break;
+    case GCKPT_HOLD: pc_offload(w, id, 1); break;
     case GCKPT_RELOAD: pc_reload(w, id); break;
     default: pc_reduce(w, id); break;
     }
@@ -1669,6 +1687,87 @@ static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
+/* How an instruction uses the version of a tensor that is there: bits of value, aux; 4: it is a
+ * forward that may write its result over the value. */
+static inline int pc_uses(const pc_walk *w, int x, int id)
+{
+    const plan_facts *f = w->f;
+    const gckpt_instruction *in = &f->list[x];
+    const pc_node *q = &f->node[in->id];
+    unsigned needs = in->kind == GCKPT_BACKWARD ? pc_needs(w, q) : ~0u;
+    int bits = 0;
+    if (in->kind == GCKPT_HOLD)
+        return in->id == id ? w->far[x] : 0;
+    for (int i = 0; i < q->inputs && in->kind <= GCKPT_BACKWARD; i++) {
+        if (pc_base(f, q, i) != id || !(needs & GCKPT_IN(i)))
+            continue;
+        bits |= 1;
+        if (in->kind == GCKPT_FORWARD && q->op.flags & GCKPT_INPLACE(i) && f->node[id].n == q->n &&
+            pc_bytes(w, id, PC_VALUE) == pc_bytes(w, in->id, PC_VALUE))
+            bits |= 4;
+    }
+    if (in->kind == GCKPT_BACKWARD && in->id == id)
+        bits |= (needs & GCKPT_OUT ? 1 : 0) | (needs & GCKPT_AUX && w->has_aux[id] ? 2 : 0);
+    return bits;
+}
+
+/* The time of a micro-batch: what is computed one after the other, copies beside it. */
+static inline uint64_t pc_time(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    uint64_t now = 0, copied = 0, *ready, *may_go;
+    ready = (uint64_t *)pc_take((size_t)(f->count + f->length + 2), sizeof *ready);
+    may_go = ready + f->count; /* by instruction: what computes from it on waits for that */
+    memset(ready, 0, (size_t)(f->count + f->length + 2) * sizeof *ready);
+    for (int x = 0; x < f->length; x++) {
+        int id = f->list[x].id, kind = (int)f->list[x].kind;
+        if (x > 0 && may_go[x - 1] > may_go[x])
+            may_go[x] = may_go[x - 1];
+        if (kind == GCKPT_OFFLOAD || kind == GCKPT_RELOAD) {
+            copied = (copied > now ? copied : now) + f->usage[x].work;
+            if (kind == GCKPT_RELOAD)
+                ready[id] = copied;
+        }
+        if (kind == GCKPT_OFFLOAD) {
+            int last[2] = { x, x }, latest = 1;
+            for (int y = x + 1; y < f->length && latest; y++) {
+                latest = f->list[y].id != id ||
+                         (f->list[y].kind != GCKPT_FORWARD && f->list[y].kind != GCKPT_RELOAD);
+                if (!latest)
+                    break;
+                int uses = pc_uses(w, y, id);
+                if (uses & 1)
+                    last[0] = uses & 4 ? -y : y;
+                if (uses & 2)
+                    last[1] = y;
+            }
+            for (int i = 0; i < f->picks && latest; i++)
+                if (!f->pick[i].gradient && f->node[f->pick[i].id].base == id)
+                    last[0] = f->length;
+            last[0] = last[0] < 0 ? -last[0] - 1 : last[0];
+            int until = !(w->far[x] & 2) ? last[0]
+                        : w->far[x] & 1 && last[0] < last[1] ? last[0]
+                                                             : last[1];
+            if (copied > may_go[until + 1 > f->length ? f->length : until + 1])
+                may_go[until + 1 > f->length ? f->length : until + 1] = copied;
+        }
+        if (kind > GCKPT_BACKWARD)
+            continue;
+        if (x == w->epilogue && copied > now)
+            now = copied;
+        now = may_go[x] > now ? may_go[x] : now;
+        for (int i = 0; i < f->count; i++)
+            if (ready[i] > now && pc_uses(w, x, i) & 3)
+                now = ready[i];
+        now += f->usage[x].work;
+        if (kind == GCKPT_FORWARD)
+            ready[id] = 0;
+    }
+    now = now > copied ? now : copied;
+    free(ready);
+    return now;
+}
+
 /* What instructions cost adds up to the work; the model's costs are no less than what they move.
  * What is in slower memory has a place of its own. */
 static inline void pc_works(pc_walk *w)
@@ -1729,7 +1828,13 @@ static inline void pc_works(pc_walk *w)
     }
     double part = once ? (double)again / (double)once : 0;
     w->x = f->length;
-    if (work != f->work || part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
+    uint64_t time = f->offload_beside && f->offloaded ? pc_time(w) : work;
+    if (f->work + f->hidden != work || f->work != time)
+        pc_say(w, "work %lu, %lu hidden are told; it is %lu in a time of %lu",
+               (unsigned long)f->work, (unsigned long)f->hidden, (unsigned long)work,
+               (unsigned long)time);
+    work = f->work;
+    if (part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
         pc_say(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
                f->recompute, (unsigned long)work, part);
     part = f->least ? (double)(work - f->least) / (double)f->least : 0;

@@ -45,20 +45,19 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner
 static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
-    int at;
     size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_work(s->bound, (int64_t)gckpti_round_up(budget, align), &at);
-    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.extra <= best + s->enough / 2) {
+    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
+    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.time <= best + s->enough / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_work(s->bound, limit, &at) <= best + s->enough / 2)
+            if (gckpti_bound_time(s->p, limit, 1) <= best + s->enough / 2)
                 high = middle;
             else
                 low = middle + 1;
         }
         gckpt_result result = gckpti_choose(s, high);
-        if (result != GCKPT_OK || (s->winner.length && s->winner.extra <= best + s->enough))
+        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->enough))
             return result;
     }
     return gckpti_choose(s, budget);
@@ -87,8 +86,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         const gckpti_answer *answer = &s->winner;
         if (result != GCKPT_OK || answer->length == 0)
             break;
-        uint64_t work = p->own_work + answer->extra;
-        double recompute = forward ? (double)(answer->extra - answer->moved) / (double)forward : 0;
+        uint64_t work = p->own_work + answer->time;
+        double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
         };
@@ -148,12 +147,14 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
-        gckpti_search s;
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        result = gckpti_search_open(&s, p);
-        if (result == GCKPT_OK)
-            result = gckpti_frontier_add(f, &s);
-        gckpti_scratch_free(&s.scratch);
+        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+            gckpti_search s;
+            result = gckpti_search_open(&s, p, k);
+            if (result == GCKPT_OK)
+                result = gckpti_frontier_add(f, &s);
+            gckpti_scratch_free(&s.scratch);
+        }
         gckpti_planner_rest(p);
     }
     if (result == GCKPT_OK)
@@ -250,7 +251,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);

@@ -7,7 +7,7 @@
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  " };
+                                         "offload ", "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -71,7 +71,10 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         if (plan->kind_bytes[i])
             gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->offloaded)
-        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory%s\n", plan->offloaded,
+                     plan->offload_beside ? ", beside what is computed" : "");
+    if (plan->offload_beside)
+        gckpti_print(&k, "  hidden: %u of the work of copies, besides\n", plan->hidden);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
         if (x == plan->epilogue)
             gckpti_print(&k, "-- once a step, at the end\n");
@@ -147,7 +150,7 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce" };
+                                          "offload", "reload",   "reduce", "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"

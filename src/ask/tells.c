@@ -22,6 +22,7 @@ GCKPTI_TELLS(double, recompute, plan->recompute)
 GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
 GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
 GCKPTI_TELLS(uint64_t, work, plan->work)
+GCKPTI_TELLS(uint64_t, hidden, plan->hidden)
 GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
 GCKPTI_TELLS(int64_t, rows, plan->rows)
@@ -82,6 +83,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
+    body -= plan->hidden;
     body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
     return gckpti_add_work(once, body);
 }

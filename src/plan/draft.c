@@ -90,6 +90,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
+                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -302,8 +303,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.offloaded[v];
+        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_HOLD) {
+            int v = d->latest[p->of[ins->id]];
+            int far = d->s.offloaded[ins->kind == GCKPT_HOLD ? x++ : v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -395,7 +397,9 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
         return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
-    d->work = gckpti_add_work(p->own_work, d->s.extra);
+    d->work = gckpti_add_work(p->own_work, gckpti_add_work(d->s.again, d->s.moved));
+    d->hidden = p->beside ? d->work - gckpti_time(p, &d->s, 0, NULL) : 0;
+    d->work -= d->hidden;
     gckpti_list_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;

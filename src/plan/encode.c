@@ -135,7 +135,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
+        int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -173,7 +174,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
-        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->cost = t->kind == GCKPTI_OP && p->of[i] < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
@@ -303,6 +304,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
     plan->form = p->variant.form;
+    plan->bands = p->variant.bands;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -316,10 +318,12 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->arena = d->arena;
     plan->bound = d->bound;
     if (p->forward_work)
-        plan->recompute = (double)(d->s.extra - d->s.moved) / (double)p->forward_work;
+        plan->recompute = (double)d->s.again / (double)p->forward_work;
     plan->work = d->work;
+    plan->hidden = d->hidden;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
+    plan->offload_beside = desc->offload_beside;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;

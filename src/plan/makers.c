@@ -114,7 +114,8 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
-        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
+        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
+         (unsigned)in.kind > GCKPT_HOLD))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -157,8 +158,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->of[in.id];
-        if (in.kind == GCKPT_RELOAD && u >= 0)
-            gckpti_emit(p, u + p->units);
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_HOLD) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_HOLD ? 2 : 1) * p->units);
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;

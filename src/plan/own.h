@@ -58,6 +58,14 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_copies(...)                ((void)0)
 #endif
 
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
+#else
+static inline void gckpti_take_bands(gckpti_planner *p) { (void)p; }
+#endif
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -82,6 +90,9 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target);
 GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
+
+/* plan/model.c */
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b);
 
 /* plan/forms.c */
 GCKPTI_FN void gckpti_take_form(gckpti_planner *p);

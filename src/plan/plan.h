@@ -17,12 +17,14 @@
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -38,7 +40,7 @@
  *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
  *   nth      of a backward: its place in the order of backwards
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
- *            u + units a reload
+ *            u + units a reload, u + 2 units a hold: what is offloaded lives at least until there
  *   version  of a unit's results: a forward makes it, uses up to the next one read it
  *   turn     of a unit: its place in p->late; of a block: when it is placed
  *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
@@ -60,7 +62,7 @@ typedef size_t gckpti_nth;
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
     gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
@@ -123,7 +125,7 @@ typedef struct {
 
 /* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
  * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
- * RELOAD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
+ * RELOAD, HOLD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
@@ -135,10 +137,46 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
+ * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
+ * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
+ * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
+ * of step ~at, or, of the last one, in the run's output. */
+typedef struct {
+    int32_t steps, links, rows; /* rows: of a band */
+    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
+    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
+    uint32_t flops[2];
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -168,15 +206,16 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
     X(uint64_t, work, 0) X(uint64_t, least_work, UINT64_MAX) X(uint64_t, proven_work, UINT64_MAX)  \
+    X(uint64_t, hidden, 0) /* work of copies beside what is computed */                            \
     X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
     X(int64_t, batch, GCKPTI_ADDRESSABLE - 1) X(int64_t, rows, 0)                                  \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
-    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
     X(int, packed, 0)                    /* some parameter is */                                   \
     X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
     X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
@@ -229,7 +268,7 @@ enum {
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
+/* Bytes of a node's value in the arena, or as it is fed. */
 GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
@@ -308,11 +347,15 @@ typedef struct {
 /* A schedule, and how long what it makes lives (gckpti_find_lives): by position. What a reload
  * brings back is offloaded right behind the last forward before it: that is no item. */
 typedef struct {
-    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
+    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload; hold */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
+                              /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
+    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
+    uint64_t *ends;           /* when they end */
+    uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
+    uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
@@ -320,6 +363,7 @@ typedef struct {
 typedef struct {
     int64_t out, aux;       /* bytes */
     int64_t seen;           /* search: the stamp of the last closure that has seen it */
+    uint64_t ready;         /* gckpti_time: when its reload has come */
     int value_end, aux_end; /* last uses */
     int start, from;        /* its forward; the use before, or start */
     int runs;               /* forwards before the position */
@@ -347,7 +391,7 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most; /* the bound, even when this machine cannot address it */
-    uint64_t work;
+    uint64_t work, hidden; /* hidden: of copies, beside what is computed */
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
 
@@ -381,7 +425,9 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes */
+    int64_t far;         /* to so many bytes; */
+    int beside;          /* copies run beside what is computed: work is a time */
+    int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
     int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
@@ -393,10 +439,11 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
+    struct gckpti_bound *bound; /* by price; NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
@@ -480,15 +527,41 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Whether some op has the variant's form. */
+/* What a search for less time takes copies for: at price a, a / (8 - a) of their work. */
+enum { GCKPTI_WHOLE_PRICE = 4, GCKPTI_PRICES };
+static inline uint64_t gckpti_priced(int price, uint64_t work)
+{
+    uint64_t of = 8 - (uint64_t)price, part = (uint64_t)price;
+    return work / of * part + work % of * part / of;
+}
+
+/* The lowest price that is tried: all down to none, or the whole one only. */
+static inline int gckpti_lowest_price(const gckpti_planner *p)
+{
+    return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
+}
+
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
+ * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
+GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
@@ -523,19 +596,20 @@ GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
 GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Whether an item of a schedule is a reload; the unit of an item. */
+/* Whether an item of a schedule is a hold; a reload; the unit of an item. */
+GCKPTI_FN int gckpti_is_hold(const gckpti_planner *p, int item);
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item);
 
 static inline int gckpti_unit_of(const gckpti_planner *p, int item)
 {
-    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
+    return item < 0 ? ~item : item >= p->units ? item % p->units : item;
 }
 
 /* The units whose values an item of a schedule reads. */
 static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
 {
     const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
-    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
+    *count = item < 0 ? u->reads : item >= p->units ? 0 : u->inputs;
     return p->links + (item < 0 ? u->read : u->in);
 }
 
@@ -585,6 +659,19 @@ static inline int64_t gckpti_end_life(gckpti_note *v)
     return bytes;
 }
 
+/* ---- plan/time.c ---- */
+/* Work of unit u's backward, or of its forward. */
+static inline uint64_t gckpti_item_work(const gckpti_planner *p, int item)
+{
+    return item < 0 ? p->cost[p->unit[~item].id].backward : p->unit[item].cost;
+}
+
+/* The time of a schedule whose lives were found. With `to` (its length is 0, with room for twice
+ * the items) what is offloaded is held, which is written there, as long as it is copied and a limit
+ * of live bytes has room. */
+GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                               gckpti_schedule *to);
+
 /* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
@@ -611,6 +698,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes, and if that takes less time. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns

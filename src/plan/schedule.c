@@ -62,7 +62,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
     t->value_end[x] = v->value_end;
     t->aux_end[x] = v->aux_end;
     if (runs) {
-        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
+        t->again = v->start < 0 ? t->again : gckpti_add_work(t->again, p->unit[unit].cost);
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->aux_end);
@@ -72,12 +72,24 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
     return gckpti_end_life(v);
 }
 
+/* Where the walk comes to a hold at position x: what is offloaded of the version there, to be
+ * reloaded behind it, lives at least until then. Adds its bytes to *live. Returns these parts. */
+static int gckpti_hold_until(gckpti_planner *p, int unit, int x, int64_t *live)
+{
+    gckpti_note *v = &p->note[unit];
+    int news = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    v->value_end = news & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = news & GCKPTI_AUX ? x : v->aux_end;
+    *live += gckpti_parts_bytes(&p->unit[unit], news);
+    return v->reload;
+}
+
 GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
 {
     int kept = t->length, nth = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
-    t->extra = t->moved = 0;
+    t->again = t->moved = 0;
     gckpti_begin_pass(p);
     for (int u = 0; u < p->units; u++)
         if (p->unit[u].fetched) { /* read at the end */
@@ -85,7 +97,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             live += p->note[u].out;
         }
     for (int x = 0; x < t->length; x++)
-        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
+        if (t->item[x] >= 0 && t->item[x] < p->units)
             p->note[t->item[x]].runs++;
     for (int x = t->length; x-- > 0;) {
         int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
@@ -95,28 +107,37 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             live += gckpti_hold(p, kept - 1);
             hold = -1;
         }
+        const int holds = gckpti_is_hold(p, i);
         v->runs -= runs;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
-            !(runs && (v->reload || (u->effect && v->runs == 0))))
+        if (holds ? !v->reload
+                  : i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+                        !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs ? v->reload : 0;
-        live += t->offloaded[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        t->offloaded[kept] = runs    ? v->reload
+                             : holds ? gckpti_hold_until(p, self, kept, &live)
+                                     : 0;
+        live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t sum = live + (i < 0 ? p->gradient_at[--nth]
                                     : p->gradient_between[nth] + (runs ? u->work : 0) - over);
         t->live[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
-        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
+        live -= i < 0 || holds ? 0 : gckpti_begin_version(p, t, self, runs, kept);
     }
     gckpti_close_up(t, kept);
-    t->extra = gckpti_add_work(t->extra, t->moved);
+    t->extra = gckpti_add_work(t->again, gckpti_priced(p->price, t->moved));
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
 /* ---- schedules: what a maker wrote becomes one ---- */
-GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
+GCKPTI_FN int gckpti_is_hold(const gckpti_planner *p, int item) { return item >= 2 * p->units; }
+
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item)
+{
+    return item >= p->units && !gckpti_is_hold(p, item);
+}
 
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
@@ -125,6 +146,8 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
     gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
+    gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
+    gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -201,13 +224,14 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
     memset(p->computed, 0, (size_t)p->units);
     for (int x = 0; x < s->length; x++) {
         int i = s->item[x], self = gckpti_unit_of(p, i), count;
-        int own = gckpti_reloads(p, i) || (i < 0 && p->unit[self].reads_aux);
+        int own = i >= p->units || (i < 0 && p->unit[self].reads_aux);
         int missing = own && !p->computed[self] ? self : -1;
         for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
             missing = p->computed[links[count]] ? missing : links[count];
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
+                                : gckpti_is_hold(p, i)   ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);

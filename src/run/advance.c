@@ -23,6 +23,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
@@ -75,13 +77,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -153,7 +156,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -304,9 +307,10 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
+    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
+    if (*result != GCKPT_OK)
+        return GCKPTI_THEN_STOPS;
     const int skipped = gckpti_skips(e, ins);
-    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
-        gckpti_join(e);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
         const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
@@ -337,10 +341,12 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
     if (turns)
-        gckpti_join(e);
+        result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
@@ -381,7 +387,12 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
     e->recording.asked = 0;
-    return r.result;
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
+    result = result == r.result ? result : gckpti_drain(e, result);
+    if (result == GCKPT_OK)
+        return r.result;
+    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
+    return result;
 }

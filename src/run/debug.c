@@ -74,7 +74,6 @@ GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
     const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
         return;
-    gckpti_join(e);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
         if (life->end == e->step.pc && !(loops && life->start < p->body))

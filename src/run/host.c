@@ -56,6 +56,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
         arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
@@ -77,31 +78,62 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
             gckpti_to_backend(e, s.pieces[i].to, s.pieces[i].here, s.pieces[i].bytes);
 }
 
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
+/* ---- copies beside what is computed: begun, and waited for when they must be ---- */
+/* Waits for copies that were begun and must be done before instruction x, and for those before
+ * them. Returns what a run has come to: result or, where that was well, what failed. */
+GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
 {
-    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
+    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending : 0, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending - n;
+    if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
+    } else if (e->offload.moves && gckpti_on(e)->join_but && later) {
+        gckpti_on(e)->join_but(gckpti_on(e)->context, later);
+    } else if (e->offload.moves) {
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->offload.due = INT32_MAX;
+        later = 0;
+    }
+    memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
+    e->offload.pending = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE, "step: a copy to slower memory or back failed; "
+                                               "nothing was changed")
+               : result;
 }
 
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+/* Whether instruction x has an operand at an offset of the arena. */
+static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->list[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->list[x].kind != GCKPT_HOLD;
+}
+
+/* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
+ * reads what comes in; or that writes where something goes out from, which painting does, too. */
+static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->offload.due = e->step.pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->offload.due, p->lives[i].start);
-    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->offload.due, x);
-    gckpti_lower(&e->offload.due, (int)p->length);
+    const int paints = gckpti_debug(e) & GCKPT_DEBUG_PAINT;
+    int due = (int)p->length, pc = e->step.pc;
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *life = &p->lives[i];
+        if (life->offset >= offset + bytes || life->offset + life->size <= offset)
+            continue;
+        if (life->start > pc || (paints && life->end >= pc))
+            gckpti_lower(&due, life->start > pc ? life->start : life->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (out ? p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset
+                : gckpti_touches(p, x, offset))
+            gckpti_lower(&due, x);
+    e->offload.due[e->offload.pending++] = due;
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -114,24 +146,31 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     void *host = !d->offload                ? e->offload.far + far
                  : gckpti_on(e)->own_memory ? e->blocks.borrowed
                                             : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+        gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
             gckpti_from_backend(e, host, here, bytes);
         if (d->offload)
             done = d->offload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
     } else {
         if (d->offload)
             done = d->reload(d->user, far, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
         if (host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
+    if (done == bytes && e->offload.begins)
+        gckpti_note_copy(e, out, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
                                         "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        out ? "offload" : "reload",
                                         gckpti_node_name(e->plan, ins->id), done, bytes);
 }
 
@@ -144,6 +183,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     size_t value = gckpti_node_bytes(node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
+    if (ins->kind == GCKPT_HOLD)
+        return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
@@ -152,9 +193,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        result != GCKPT_OK)
+        (result = gckpti_join(e, INT32_MAX, result)) != GCKPT_OK)
         return result;
-    gckpti_join(e);
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);

@@ -43,7 +43,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+    return gckpti_node_bytes(q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -128,7 +128,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        const size_t bytes = gckpti_node_bytes(q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -162,7 +162,12 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
+    size_t copies = 0; /* begun at once, at the most */
+    for (size_t x = 0; x < p->length && e->offload.begins; x++)
+        copies += p->list[x].kind == GCKPT_OFFLOAD || p->list[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_exec_tables(e, &host);
+    e->offload.due = (int *)gckpti_carve(&host, copies, sizeof *e->offload.due);
     const size_t tables = host.used;
     gckpti_exec_nodes(e, &host, on);
     if (apart)

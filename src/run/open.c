@@ -83,6 +83,8 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.offload and desc.reload come together, or not at all");
+    if (d->wait && !d->offload)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait is for desc.offload and desc.reload");
     return GCKPT_OK;
 }
 
@@ -320,7 +322,6 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->desc = d;
     e->on.runner.parallel_for = d.parallel_for;
     e->on.runner.user = d.user;
-    e->offload.due = INT32_MAX;
     if (!gckpti_exec_bind(e)) {
         gckpt_exec_free(e);
         return NULL;

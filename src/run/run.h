@@ -46,7 +46,7 @@ GCKPTI_WARM /* since ask */
  * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
  * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
- * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
+ * Far: in slower memory (offload); due: the instruction that must wait for a copy. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
@@ -166,7 +166,8 @@ struct gckpt_exec {
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-        int moves, due; /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+        int moves, begins; /* the backend moves it; copies are begun, to be waited for later */
+        int *due, pending; /* what instruction is to wait, of each copy that was begun, in order */
     } offload;
 #ifndef GCKPT_NO_RANKS
     struct gckpti_crew *crew; /* NULL: one leaf and one rank */

@@ -89,7 +89,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     e->step.state = GCKPTI_IDLE;
     e->losses.ended = 0;
     e->step.goal = goal;
-    gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
                             inference

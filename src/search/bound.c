@@ -171,7 +171,7 @@ static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i,
             gckpti_cut_merge(b, to, from, bytes, 0, first);
         for (int q = (x & ~own) == y && u->offloads ? far : 0; q > 0; q = (q - 1) & far)
             gckpti_cut_merge(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                             2 * gckpti_parts_work(b->p, i, q) >> b->cheap,
+                             gckpti_priced(b->price, 2 * gckpti_parts_work(b->p, i, q)) >> b->cheap,
                              first | UINT32_C(1) << 30);
         if (((x | c->opens) & ~own) == y && bytes > 0 && !(c->flags & GCKPTI_STAYS))
             gckpti_cut_merge(b, to, from, held, work, first | UINT32_C(1) << 31);
@@ -370,12 +370,14 @@ static void gckpti_bound_sums(gckpti_bound *b)
 }
 
 /* Readies the bound of a model. */
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int price,
+                                 gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->units;
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
+    b->price = price;
     b->scratch = scratch;
     gckpti_bound_sums(b);
     b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
@@ -408,32 +410,5 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
         if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
             b->least = t->gradients + hull->cut[0].bytes;
     }
-}
-
-GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
-{
-    for (; p; p = p->next) {
-        if (p->bound)
-            continue;
-        p->bound = (gckpti_bound *)gckpti_scratch_take(&p->scratch, 1, sizeof *p->bound);
-        if (p->bound)
-            gckpti_bound_open(p->bound, p, &p->scratch);
-    }
-}
-
-GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
-{
-    gckpti_bound *b = p->bound;
-    gckpt_mode mode = p->desc->mode;
-    int at, searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_work(
-        searched ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at), b->work);
-}
-
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
-{
-    int64_t least = p->bound->least - p->bound->spare;
-    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif

@@ -3,7 +3,7 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->moved. What this
+/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->time. What this
  * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
@@ -13,7 +13,7 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     answer->arena = large ? SIZE_MAX : p->draft.arena;
-    answer->moved = p->draft.s.moved;
+    answer->time = p->draft.work - p->own_work;
     return large ? GCKPT_OK : result;
 }
 
@@ -34,22 +34,23 @@ static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
 }
 
 /* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
- * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+ * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static void gckpti_consider(gckpti_search *s, gckpti_answer *answer, size_t floor, size_t most)
 {
     const gckpti_answer *old = &s->winner;
+    const uint64_t known = s->p->beside ? answer->again : answer->extra; /* it has no less */
     if (!gckpti_is_well(s) || answer->length == 0 ||
-        (old->length && !s->hunting && answer->extra > old->extra))
+        (old->length && !s->hunting && (answer->arena ? answer->time : known) > old->time))
         return;
     int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
-    int equal =
-        old->length && least >= (int64_t)old->arena && (s->hunting || answer->extra == old->extra);
+    int equal = old->length && least >= (int64_t)old->arena && (s->hunting || known == old->time);
     if (answer->arena == 0 && (equal || least > (int64_t)most))
         return;
     gckpti_lay_once(s, answer);
     int better = !old->length || (s->hunting ? answer->arena < old->arena
-                                             : answer->extra < old->extra ||
-                                                   gckpti_answer_before(answer, old, NULL));
+                                             : answer->time < old->time ||
+                                                   (answer->time == old->time &&
+                                                    gckpti_answer_before(answer, old, NULL)));
     if (gckpti_is_well(s) && answer->arena >= floor && answer->arena <= most && better)
         s->winner = *answer;
 }
@@ -77,6 +78,18 @@ static void gckpti_lay_rung(gckpti_search *s, int k)
     }
 }
 
+/* Considers an answer with what it copies hidden, within so many live bytes. */
+static void gckpti_consider_ahead(gckpti_search *s, gckpti_answer *answer, int64_t limit,
+                                  size_t floor, size_t most)
+{
+    if (!s->p->beside || answer->length == 0 || answer->moved == 0)
+        return;
+    if (!answer->ahead)
+        gckpti_hide(s, answer, limit);
+    if (answer->ahead)
+        gckpti_consider(s, answer->ahead, floor, most);
+}
+
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_serves(const gckpti_search *s, int k)
 {
@@ -94,8 +107,10 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
     if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds; i++)
-        if (s->seed[i].peak <= high && s->seed[i].peak > low)
+        if (s->seed[i].peak <= high && s->seed[i].peak > low) {
             gckpti_consider(s, &s->seed[i], 0, most);
+            gckpti_consider_ahead(s, &s->seed[i], s->seed[i].peak, 0, most);
+        }
 }
 
 /* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
@@ -108,6 +123,7 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
     gckpti_consider(s, answer, gckpti_below(s, k), most);
     if (answer->tight)
         gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
+    gckpti_consider_ahead(s, answer, answer->limit, gckpti_below(s, k), most);
     if (s->whole || lowest || !gckpti_certified(s, answer))
         gckpti_consider_seeds(s, k, 1, most);
 }
@@ -164,10 +180,11 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
     }
 }
 
-/* Considers cuts of all instants that decide for some budget. */
+/* Considers cuts of all instants that decide for some budget; not for time, their order is that of
+ * work. */
 static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
 {
-    for (int at = 0; at < s->bound->instants && gckpti_is_well(s); at++)
+    for (int at = 0; at < s->bound->instants && gckpti_is_well(s) && !s->p->beside; at++)
         if (s->deciders >> at & 1)
             gckpti_consider_cuts(s, at, most, tries);
 }
@@ -177,11 +194,11 @@ static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
  * needs no seeds of that. */
 static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    for (int at; i < s->rungs && gckpti_is_well(s); i++) {
+    for (; i < s->rungs && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
         low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
-            s->winner.extra <= gckpti_bound_work(s->bound, s->rung[i].limit, &at))
+            s->winner.time <= gckpti_bound_time(s->p, s->rung[i].limit, 1))
             return;
     }
     gckpti_consider_seeds(s, low, 0, most);
@@ -189,7 +206,7 @@ static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
-    int k = 0, at;
+    int k = 0;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
@@ -197,15 +214,15 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     while (k < s->rungs && s->rung[k].limit > limit)
         k++;
     k = s->whole || k == 0 ? 0 : k - 1;
-    uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
+    uint64_t bound = gckpti_bound_time(s->p, limit, 1);
     if (bound < UINT64_MAX)
         gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
-    int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
+    int i = k, low = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
         if (s->rung[i].limit <= limit)
-            bound = gckpti_bound_work(s->bound, s->rung[i].limit, &at);
-        if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
+            bound = gckpti_bound_time(s->p, s->rung[i].limit, 1);
+        if (bound == UINT64_MAX || (s->winner.length && s->winner.time <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
         low = gckpti_serves(s, i) ? i : low;
@@ -235,10 +252,11 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
+    p->price = price;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -260,7 +278,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
-    s->bound = p->bound;
+    s->bound = &p->bound[price];
     if (!p->failed)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
@@ -273,23 +291,41 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
+/* Whether the winner is better than the best draft so far. */
+static int gckpti_beats_best(const gckpti_search *s)
+{
+    const gckpti_draft *best = &s->p->best;
+    const uint64_t work = s->p->own_work + s->winner.time;
+    return work != best->work ? work < best->work : s->winner.arena < best->arena;
+}
+
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
-    gckpti_search s;
-    *least = 0;
-    gckpt_result result = gckpti_search_open(&s, p);
-    if (result == GCKPT_OK && most_bytes > 0)
-        result = gckpti_choose(&s, most_bytes);
-    if (result == GCKPT_OK && s.winner.length > 0) {
-        *least = s.winner.arena;
-        result = gckpti_lay(&s, &s.winner);
-        gckpti_keep_draft(p);
-    } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, SIZE_MAX, least);
-        if (result == GCKPT_OK && *least == SIZE_MAX)
-            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    gckpt_result result = GCKPT_OK;
+    int found = 0;
+    *least = SIZE_MAX;
+    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        gckpti_search s;
+        result = gckpti_search_open(&s, p, k);
+        if (result == GCKPT_OK && most_bytes > 0)
+            result = gckpti_choose(&s, most_bytes);
+        int better = !found || gckpti_beats_best(&s);
+        if (result == GCKPT_OK && s.winner.length > 0 && better) {
+            found = 1;
+            *least = s.winner.arena;
+            result = gckpti_lay(&s, &s.winner);
+            gckpti_keep_draft(p);
+        } else if (result == GCKPT_OK && !found) {
+            size_t own;
+            result = gckpti_find_least(&s, *least, &own);
+            *least = own < *least ? own : *least;
+        }
+        gckpti_scratch_free(&s.scratch);
+        if (found && p->best.work <= gckpti_prove_work(p, most_bytes))
+            break;
     }
-    gckpti_scratch_free(&s.scratch);
+    if (result == GCKPT_OK && *least == SIZE_MAX)
+        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     return result;
 }
 #endif

@@ -25,6 +25,12 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
+/* Work of copying so many bytes there and back, at the search's price. */
+static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
+{
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+}
+
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
@@ -98,7 +104,8 @@ GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut);
 GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut);
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room);
 GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at);
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch);
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int price,
+                                 gckpti_scratch *scratch);
 
 /* search/search.c */
 GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p);
@@ -144,6 +151,9 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 
 /* search/chain.c */
 GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
+
+/* search/hide.c */
+GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limit);
 
 /* search/ladder.c */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);

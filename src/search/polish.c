@@ -98,7 +98,8 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 /* Work of an offload and a reload of what is read of unit u's version that begins at x. */
 static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
 {
-    return 2 * gckpti_parts_work(s->p, u, gckpti_parts(s->now.value_end[x], s->now.aux_end[x]));
+    int parts = gckpti_parts(s->now.value_end[x], s->now.aux_end[x]);
+    return gckpti_copies_work(s, gckpti_parts_bytes(&s->p->unit[u], parts));
 }
 
 /* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from

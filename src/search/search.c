@@ -182,7 +182,10 @@ GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
+    answer->again = t->again;
+    answer->moved = t->moved;
     answer->arena = 0;
+    answer->ahead = NULL;
 }
 
 /* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */

@@ -67,7 +67,8 @@ typedef struct gckpti_bound {
     gckpti_instant instant[GCKPTI_INSTANTS];
     size_t room;          /* of a pool */
     int instants, hulls;  /* hulls: lists have their hulls' cuts; */
-    int cheap;            /* copies count for 2^-cheap of their work */
+    int price;            /* of copies (gckpti_priced); */
+    int cheap;            /* and they count for 2^-cheap of that */
     int64_t least;        /* bytes that no schedule can do without */
     int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
     uint64_t work;        /* of a step that computes nothing twice */
@@ -79,6 +80,10 @@ typedef struct gckpti_bound {
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
  * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
+
+/* The same of the time (gckpti_planner.beside; else the same) that no schedule can do without
+ * above the work that repeats nothing: by the bounds of all prices. all: by all cuts, too. */
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
@@ -100,9 +105,11 @@ typedef struct gckpti_answer {
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
-    uint64_t moved;              /* work of copies to slower memory and back */
+    uint64_t again, moved;       /* of what is computed again; of copies */
+    uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
     int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
     struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
+    struct gckpti_answer *ahead; /* the same with reloads ahead and holds (gckpti_hide) */
 } gckpti_answer;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
@@ -193,10 +200,11 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
- * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
- * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+ * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
+ * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
+ * p->failed: too many bytes to search below. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */

@@ -214,10 +214,10 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
     s->note[m->unit].seen = ++s->stamp;
     s->set[end++] = policy == GCKPTI_RELOADED ? m->unit + s->p->units : m->unit;
     if (policy == GCKPTI_RELOADED)
-        m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
+        m->cost = gckpti_copies_work(s, m->value + m->aux);
     for (h += policy == GCKPTI_RELOADED; h < end && end - first < GCKPTI_CLOSURE; h++) {
         if (gckpti_reloads(s->p, s->set[h])) {
-            m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
+            m->cost += gckpti_copies_work(s, s->p->unit[s->set[h] - s->p->units].out);
             continue;
         }
         const gckpti_unit *u = &s->p->unit[s->set[h]];
@@ -231,7 +231,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 continue;
             int reload = gckpti_may_offload(s, q, v->out) &&
                          (s->p->unit[q].fixed ||
-                          2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
+                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);

@@ -51,7 +51,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_ours(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
 #undef GCKPTI_IS
 }
 
@@ -125,9 +125,13 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(k, ", %z, ", q->aux_bytes);
         gckpti_c_shape(k, &q->shape);
         gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
@@ -292,10 +296,12 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++)
-            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                !strcmp(p->nodes[n].op->name, *part))
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_ours(op) && !strcmp(op->name, *part))
                 return *part;
+        }
     return NULL;
 }
 
@@ -322,6 +328,7 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BANDS", p->bands ? "runs of ops in bands of rows" : NULL },
                   { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_op_of(p, recurrent) },
                   { "IMAGES", gckpti_c_op_of(p, images) },

@@ -86,7 +86,7 @@ static int open_bound(void)
     gckpt_result result = gckpti_planner_open(&ask.p, &ask.memory, ask.g, ask.term, ask.terms, d);
     ask.scratch = gckpti_scratch_new(&ask.memory, &ask.p.failed);
     if (result == GCKPT_OK)
-        gckpti_bound_open(&ask.b, &ask.p, &ask.scratch);
+        gckpti_bound_open(&ask.b, &ask.p, GCKPTI_WHOLE_PRICE, &ask.scratch);
     return result == GCKPT_OK;
 }
 static void close_bound(void)

@@ -15,6 +15,11 @@ void device_close(Device *d)
     for (cudaEvent_t e : { d->before, d->moved })
         if (e)
             cudaEventDestroy(e);
+    for (cudaEvent_t &e : d->each) {
+        if (e)
+            cudaEventDestroy(e);
+        e = NULL;
+    }
     for (cudaStream_t s : { d->moves, d->feeds, d->stream })
         if (s)
             cudaStreamDestroy(s);
@@ -48,6 +53,8 @@ cudaError_t device_open(Device *d, int number)
     for (cudaEvent_t *e : { &d->before, &d->moved })
         if (error == cudaSuccess)
             error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    for (int i = 0; i < MOVES && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&d->each[i], cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -126,7 +133,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         move,
                         join,
                         Held<nonfinite>::run,
-                        Held<unpack>::run };
+                        Held<unpack>::run,
+                        join_but };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

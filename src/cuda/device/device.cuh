@@ -16,6 +16,7 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
+    MOVES = 64,  /* whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
@@ -48,6 +49,8 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
     cudaEvent_t before, moved;         /* a move; all of them */
+    cudaEvent_t each[MOVES];           /* the latest moves, in turns */
+    int begun;                         /* moves, modulo MOVES */
     int moving;                        /* since they were last joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */

@@ -156,6 +156,8 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
                           d->moves),
           "move");
+    check(d, cudaEventRecord(d->each[d->begun], d->moves), "move");
+    d->begun = (d->begun + 1) % MOVES;
     d->moving = d->busy = 1;
 }
 
@@ -164,4 +166,15 @@ void join(void *context)
     Device *d = (Device *)context;
     Hold hold(d);
     join_moves(d);
+}
+
+void join_but(void *context, int later)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (later < MOVES)
+        check(d, cudaStreamWaitEvent(d->stream, d->each[(d->begun + MOVES - 1 - later) % MOVES], 0),
+              "join");
+    else
+        join_moves(d);
 }
