@@ -411,3 +411,13 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
                             d->offloaded, p->desc->offload_bytes);
     return gckpti_sum_live(p, d);
 }
+
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length)
+{
+    gckpti_scratch_clear(&p->pass);
+    int *item = (int *)gckpti_scratch_take(&p->pass, (size_t)length, sizeof *item);
+    if (!item)
+        return GCKPT_E_MEMORY;
+    gckpti_from_runs(run, length, item);
+    return gckpti_make_draft(p, item, length);
+}

@@ -20,7 +20,7 @@
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_FEW = 32 }; /* blocks that are looked at one by one, at the most */
+enum { GCKPTI_FEW = 128 }; /* blocks that are looked at one by one, at the most */
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {

@@ -151,6 +151,29 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run)
+{
+    int runs = 0;
+    for (int x = 0, from = 0; x < length; x++) {
+        if (x + 1 < length && item[x + 1] == item[x] + 1)
+            continue;
+        if (run) {
+            run[runs].first = item[from];
+            run[runs].count = x + 1 - from;
+        }
+        runs++;
+        from = x + 1;
+    }
+    return runs;
+}
+
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            item[x++] = run->first + k;
+}
+
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
  * so they are walked with a list: first the request, then its stale inputs, ... */
 static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
