@@ -92,8 +92,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run, (size_t)answer->runs,
-                                                     sizeof *next.run);
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
         if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->found[f->count++] = next;

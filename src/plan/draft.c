@@ -17,7 +17,8 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
         offloads += i >= 0 && d->s.offloaded[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
     size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -94,7 +95,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);

@@ -114,9 +114,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
                         !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs    ? v->reload
-                             : holds ? gckpti_hold_until(p, self, kept, &live)
-                                     : 0;
+        t->offloaded[kept] = runs ? v->reload : holds ? gckpti_hold_until(p, self, kept, &live) : 0;
         live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -254,7 +252,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
-                                : gckpti_is_hold(p, i)   ? "hold"
+                                : gckpti_is_hold(p, i) ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);

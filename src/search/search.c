@@ -229,7 +229,7 @@ GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answ
 /* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
 static int gckpti_run_before(const gckpti_span *a, const gckpti_span *b)
 {
-    return a->first != b->first   ? a->first < b->first
+    return a->first != b->first  ? a->first < b->first
            : a->count < b->count ? a[1].first < b->first + a->count
                                  : a->first + b->count < b[1].first;
 }

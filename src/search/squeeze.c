@@ -55,15 +55,20 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
  * looked at to find moves. */
 #define GCKPTI_WORK_LIMIT INT64_C(700)
 
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
+/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
+ * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
+ * then it ends, wherever it is. */
+static int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
 {
     int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->incomplete = s->incomplete || spent;
-    return spent;
+    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
+    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
+               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
+    s->incomplete = s->incomplete || ends;
+    return ends;
 }
+
+GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
 
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
 /* s->next = s->now with what n moves compute. 0: no memory. */
@@ -229,9 +234,9 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (v->value_end >= x || v->seen == s->stamp ||
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
-            int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed ||
-                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
+            int reload =
+                gckpti_may_offload(s, q, v->out) &&
+                (s->p->unit[q].fixed || gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -430,11 +435,18 @@ static int gckpti_choose_gaps(gckpti_search *s)
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
+    int64_t first = 0;
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = round ? first : excess;
+        if (gckpti_ends(s, first, excess))
+            return 0;
         if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
         if (!exact)
