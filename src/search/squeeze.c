@@ -51,25 +51,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
-
-/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
- * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
- * then it ends, wherever it is. */
-static int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
-    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
-               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
-    s->incomplete = s->incomplete || ends;
-    return ends;
-}
-
-GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
-
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
 /* s->next = s->now with what n moves compute. 0: no memory. */
 static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
