@@ -410,8 +410,8 @@ build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_r
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
-build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
-build/test_simulate: LIBS = -lm -pthread
+build/test_offload build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
+build/test_simulate build/beside: LIBS = -lm -pthread
 -include $(wildcard build/*.d build/o/*.d $(AT)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
@@ -480,12 +480,12 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-BENCHES = build/ablate build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
+BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
-	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm
+	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
 build/o/ablate.o: SEES = -Itests
 build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
 build/small_models: build/by_hand.o

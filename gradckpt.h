@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1337
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1352
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -36,28 +36,28 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        667
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5723
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5722
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4659
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4712
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 time, draft, place, ahead, bands, encode
- *     >>search    what no schedule can do without; the least work for every budget            3161
+ *                 time, draft, place, ahead, bands, runs, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3223
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1686
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1696
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5076
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5086
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
- *     >>check     gradients against finite differences; what ops cost here; races              705
+ *     >>check     gradients against finite differences; what ops cost here; races              720
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            986
+ *     >>tables    plans as files and as C constants                                            990
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -353,11 +353,12 @@
  *    stands what is proven: no schedule in its bytes has less work than gckpt_plan_proven_work,
  *    none fits in fewer than gckpt_plan_proven_bytes. That is said of every schedule of the
  *    request, whoever finds it: forwards in any order and number, any value let go and computed
- *    again at any time, as long as backwards run in an order of this library and values stay whole;
- *    graph, micro-batch, update rule, precision, pins and alignment are given. On transformers it
- *    leaves no gap above about a fifth of store-all's bytes; below, it is weak: the gap is what
- *    nobody knows, not what is lost. docs/plans.md has figures, and what planning takes: a few
- *    milliseconds and megabytes for a budget, some hundred milliseconds for all budgets.
+ *    again at any time, as long as backwards run in an order of this library and values stay whole,
+ *    or those that the plan may have in bands (below) are in these bands; graph, micro-batch,
+ *    update rule, precision, pins and alignment are given. On transformers it leaves no gap above
+ *    about a fifth of store-all's bytes; below, it is weak: the gap is what nobody knows, not what
+ *    is lost. docs/plans.md has figures, and what planning takes: a few milliseconds and megabytes
+ *    for a budget, some hundred milliseconds for all budgets.
  *    What holds always: never over the budget; more bytes never cost more work; never more work
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
@@ -379,13 +380,26 @@
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
  *
+ *    Where ops come one behind the other whose values need no gradient (frozen layers, inference),
+ *    a run of them can go in bands of rows: of images (B,H,W,C) a few rows of H at a time, of
+ *    (B,T,C) a few of T, sample by sample. Of a value inside a run only those rows are there that
+ *    others still read, in the workspace; nothing is computed twice. AUTO, OPTIMAL, frontiers,
+ *    gckpt_fit and GCKPT_INFERENCE with a budget choose it where its bytes are needed (fp32, no
+ *    backend, not desc.as_built). In runs may be convolutions, pools, linear layers, norms and
+ *    softmax over the last axis, slices and concats of it, what goes element by element, and ops of
+ *    a user's that say how (gckpt_op.rows): not what mixes rows of the batch, draws, is pinned or
+ *    fetched, or reads a parameter that is staged. Where a run begins and ends is chosen by bytes
+ *    alone: the cut into ops and runs with the fewest. gckpt_plan_op says "bands" of its last op.
+ *
  *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
  *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
  *    computing it again, if that has less work (desc.offload_work). An offload stands behind the
  *    forward that made the value, a reload before its reader. What is proven holds for schedules
  *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
  *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
- *    uses). docs/offload.md has figures.
+ *    uses). desc.offload_beside: copies run beside what is computed; work is a time, then, reloads
+ *    stand ahead of their readers, and a hold says until where what is being offloaded keeps its
+ *    bytes. docs/offload.md has figures.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -1246,7 +1260,7 @@ struct gckpt_call {
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
 /* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+ * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
 typedef struct {
     int inputs;
     int32_t stride, before, reach;
@@ -1271,9 +1285,9 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
-     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
-     * same bits (manual, 9). 0, or NULL: it may not. */
+    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
+     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
+     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
     int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
@@ -3154,6 +3168,19 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
+static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+{
+    gckpti_piece **link = &s->first, *piece;
+    size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
+    while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
+        link = &piece->next;
+    if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
+        return;
+    *link = piece->next;
+    gckpti_resize(s->memory, piece, piece->size, 0);
+}
+
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -3169,8 +3196,10 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         return 0;
     memcpy(more, &need, sizeof need);
     more += GCKPTI_ALIGN;
-    if (at)
+    if (at) {
         memcpy(more, at, bytes);
+        gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
+    }
     memcpy(array, &more, sizeof more);
     return 1;
 }
@@ -9379,8 +9408,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
         return 0;
     int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
     int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
-    int64_t rest =
-        k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
     return (rows + GCKPTI_PANEL) * links / 2 + rest;
 }
 
@@ -12488,8 +12516,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 /* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
 static int gckpti_conv_misplaced(const gckpt_window *w)
 {
-    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
-                      (w->dilation[0] & ~1);
+    const int first =
+        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
     return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
 }
 
@@ -15050,14 +15078,15 @@ typedef uint16_t gckpti_nth;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
+typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
 #define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
 
 typedef struct {
     const gckpt_op *op;
     const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
-    gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth shape; /* of the plan's sizes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -15129,25 +15158,23 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
- * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
- * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
- * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
- * of step ~at, or, of the last one, in the run's output. */
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+ * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
+ * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
-    int32_t steps, links, rows; /* rows: of a band */
-    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
-    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
-    uint32_t flops[2];
+    int32_t steps, links, rows, at; /* rows: of a band; at: in the workspace, gckpti_band_at */
+    int32_t inputs, own, own_inputs, in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    uint32_t kiloflops;
 } gckpti_bands;
 typedef struct {
-    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
-    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* its rows, its kernel's, in the workspace; in place of step ~at */
     int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
     uint32_t beyond;           /* what rows of a padding have, bits of a float */
 } gckpti_band_step;
 typedef struct {
-    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+    int32_t input, from, stride, before,
+        reach; /* from: a step, ~input of the run; reach 0: whole */
 } gckpti_band_link;
 typedef struct {
     int32_t low, high;  /* the rows that are there */
@@ -15216,13 +15243,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, name_bytes, 0)
+    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -15254,6 +15282,7 @@ enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
@@ -15261,7 +15290,11 @@ enum {
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
 /* Bytes of a node's value in the arena, or as it is fed. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
+
+/* A node's shape, and its elements, with all rows of the micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -15351,6 +15384,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -15370,7 +15408,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *place;    /* by item of the schedule: its instruction; of its end, too */
     int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
@@ -15400,7 +15438,7 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
-    int term_count, n, threads;   /* n: tensors */
+    int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
@@ -15417,7 +15455,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -15435,12 +15473,12 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
-    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
+    int banded, *run_of;     /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
-    int *queue; /* of pins (gckpti_refresh): what to compute again */
-    unsigned char *computed; /* has it run */
+    int *queue;                        /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed;           /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* empty between two makers */
@@ -15527,7 +15565,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
@@ -15545,9 +15583,7 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 
 /* ---- plan/bands.c ---- */
 #ifndef GCKPT_NO_BANDS
-/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
- * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
-GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+/* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
 
@@ -15607,6 +15643,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
@@ -15668,6 +15710,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
+
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
 
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
@@ -15787,8 +15832,42 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_copies(...)                ((void)0)
 #endif
 
-/* ---- plan/bands.c ---- */
+/* ---- plan/bands.c, plan/runs.c ---- */
 #ifndef GCKPT_NO_BANDS
+enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_rows rows;
+    void *attributes; /* for bands */
+    int last;         /* the last op that reads it; p->n: the program does */
+    int step;         /* of a run that is being made; -1: none */
+    int64_t live;     /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
+ * steps that write there first, and read it last; how many read it; rows of a padding are there. */
+typedef struct {
+    int32_t rows, most;
+    int keeps, begin, last, readers, padded;
+} gckpti_band_room;
+
+/* A run that is being made, of p's ops. */
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    gckpti_bands head;
+    gckpti_band_step step[GCKPTI_RUN_STEPS];
+    gckpti_band_link link[GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS];
+    gckpti_band_at at[GCKPTI_RUN_STEPS];
+    gckpti_band_room room[GCKPTI_RUN_STEPS];
+    const gckpt_tensor *of[GCKPTI_RUN_STEPS]; /* what a step makes */
+    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
+    int buffer_count;
+    uint64_t extra; /* work that the ops run whole do not have */
+    int64_t work;   /* bytes of the workspace */
+} gckpti_run_maker;
+
 /* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
 GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
 #else
@@ -15833,10 +15912,29 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    gckpt_shape s;
+    s.n = (int)*sizes;
+    for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = i < s.n ? *++sizes : 0;
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    int64_t n = 1;
+    for (int axes = (int)*sizes; axes > 0; axes--)
+        n *= *++sizes;
+    return n;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
-    return (size_t)gckpti_elements(&q->shape) * size;
+    return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
@@ -16975,8 +17073,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form);
-         i++)
+    for (int i = 0;
+         i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
     if (p->variant.bands && !p->failed && result == GCKPT_OK)
@@ -17609,9 +17707,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
                         !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs    ? v->reload
-                             : holds ? gckpti_hold_until(p, self, kept, &live)
-                                     : 0;
+        t->offloaded[kept] = runs ? v->reload : holds ? gckpti_hold_until(p, self, kept, &live) : 0;
         live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -17644,6 +17740,29 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
     gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
+}
+
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run)
+{
+    int runs = 0;
+    for (int x = 0, from = 0; x < length; x++) {
+        if (x + 1 < length && item[x + 1] == item[x] + 1)
+            continue;
+        if (run) {
+            run[runs].first = item[from];
+            run[runs].count = x + 1 - from;
+        }
+        runs++;
+        from = x + 1;
+    }
+    return runs;
+}
+
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            item[x++] = run->first + k;
 }
 
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
@@ -17726,7 +17845,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
-                                : gckpti_is_hold(p, i)   ? "hold"
+                                : gckpti_is_hold(p, i) ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
@@ -17848,23 +17967,28 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0, offloads = 0;
+    size_t buffers = (size_t)p->gradients;
     const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
+        buffers += i < 0 ? p->work_backward[id] > 0
+                         : (p->work_forward[id] > 0) + (size_t)(d->s.value_end[x] >= 0) +
+                               (d->s.aux_end[x] >= 0);
+        offloads += i >= 0 && d->s.offloaded[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers =
-        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, buffers, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -17934,7 +18058,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -18254,6 +18378,16 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
                             "schedule: it offloads %z bytes; desc.offload_bytes is %z",
                             d->offloaded, p->desc->offload_bytes);
     return gckpti_sum_live(p, d);
+}
+
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length)
+{
+    gckpti_scratch_clear(&p->pass);
+    int *item = (int *)gckpti_scratch_take(&p->pass, (size_t)length, sizeof *item);
+    if (!item)
+        return GCKPT_E_MEMORY;
+    gckpti_from_runs(run, length, item);
+    return gckpti_make_draft(p, item, length);
 }
 
 /* >>plan/place */
@@ -18655,132 +18789,99 @@ GCKPTI_COLD
 
 #ifndef GCKPT_NO_BANDS
 /* ---- bands: a run of ops that need no gradient, a few rows at a time ----
- * A run is ops one behind the other, of which all but the last are read by others of it alone. Of
- * the values between them there are the rows that their readers still need: the last ones made
- * move to the front when new ones come, so that nothing is computed twice. Rows of a padding are
- * there like others, and count as below 0 or as `height` and above. */
+ * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
+ * value between them there are the rows that its readers still need: the last ones move to the
+ * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
+ * others; they count as below 0, or as `height` and above. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end)
 {
-    for (int i = 0; i < b->steps; i++)
+    for (int i = 0; i < b->steps; i++) {
+        if (end <= b->rows) /* the first band: nothing is there; rows of the output begin at 0 */
+            at[i].low = at[i].high = i + 1 < b->steps ? INT32_MIN : 0;
         at[i].drop = INT32_MAX, at[i].need = i + 1 < b->steps ? at[i].high : end;
+    }
     for (int i = b->steps; i-- > 0;) {
         gckpti_band_at *q = &at[i];
-        q->drop = q->drop == INT32_MAX ? q->high : q->drop;
-        q->high = q->high < q->drop ? q->drop : q->high; /* nobody reads what is in between */
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
+        q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
         q->need = q->need < q->high ? q->high : q->need;
         const int32_t first = gckpti_band_first(q), stop = gckpti_band_stop(&step[i], q);
-        for (int k = step[i].link; k < step[i].link + step[i].links; k++) {
+        for (int k = step[i].link; k < step[i].link + step[i].links && first < step[i].height;
+             k++) {
             const gckpti_band_link *in = &links[k];
-            if (in->from < 0 || first >= step[i].height)
+            if (in->from < 0)
                 continue;
-            gckpti_band_at *from = &at[in->from];
             const int32_t drop = first * in->stride - in->before;
             const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
+            gckpti_band_at *from = &at[in->from];
             from->drop = drop < from->drop ? drop : from->drop;
             from->need = first < stop && need > from->need ? need : from->need;
         }
     }
 }
 
-GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at)
+static uint64_t gckpti_bands_flops(const gckpt_call *call)
 {
-    for (int i = 0; i < b->steps; i++)
-        at[i].low = at[i].high = i + 1 < b->steps ? INT32_MIN : 0;
+    return (uint64_t)((const gckpti_bands *)call->attributes)->kiloflops << 10;
 }
 
 GCKPTI_DATA const gckpt_op gckpti_op_bands = {
-    "bands", NULL, gckpti_bands_forward, NULL, NULL, NULL, { 0 },
-    GCKPTI_OWN_ROW, NULL, NULL, NULL, NULL
+    "bands", NULL,  gckpti_bands_forward, NULL, gckpti_bands_flops,
+    NULL,    { 0 }, GCKPTI_OWN_ROW,       NULL, NULL,
+    NULL,    NULL
 };
 
-/* ---- which runs there are ---- */
-enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
-enum { GCKPTI_RUN_LINKS = GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS };
-
-/* What is known of an op: rows.inputs 0: it is in no run. */
-typedef struct {
-    gckpt_rows rows;
-    void *attributes; /* for bands */
-    int last;         /* the last op that reads it; p->n: the program or a backward does, too */
-    int step;         /* in the run that is being made; -1: none */
-    int64_t live;     /* bytes that are there before it and are read by it or later ops */
-} gckpti_row_op;
-
-typedef struct {
-    gckpti_planner *p;
-    gckpti_row_op *op; /* by id */
-    /* of the run that is being made */
-    gckpti_bands head;
-    gckpti_band_step step[GCKPTI_RUN_STEPS];
-    gckpti_band_link link[GCKPTI_RUN_LINKS];
-    gckpti_band_at at[GCKPTI_RUN_STEPS];
-    const gckpt_tensor *in[GCKPT_MAX_INPUTS], *of[GCKPTI_RUN_STEPS];
-    int copy[GCKPT_MAX_INPUTS]; /* step that copies an input; -1: none */
-    struct {
-        int32_t room, most; /* rows that its buffer has; that are made at once */
-        int keeps, padded, begin, last; /* steps that write there first, and read it last */
-    } more[GCKPTI_RUN_STEPS];
-    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
-    int owner[2 * GCKPTI_RUN_STEPS + 1], buffer_count;
-    uint64_t flops, extra; /* extra: work that the ops run whole do not have */
-    int64_t work;          /* bytes of the workspace */
-} gckpti_run_maker;
-
-static int64_t gckpti_row_floats(const gckpt_tensor *t)
-{
-    return gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]);
-}
-
-/* Whether an input's rows are those of a row op's: 1; whether it is the same for all rows: 0; -1:
- * neither. */
+/* ---- which ops may be in runs ---- */
+/* Whether input k of an op has rows: 1; is the same for all rows: 0; -1: neither. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
 {
-    const gckpt_tensor *q = t->in[k];
-    const int same = !t->op->rows, at = q->shape.n - t->shape.n + 1;
-    if (q->batchless)
-        return same && at >= 0 && q->shape.d[at] != 1 ? -1 : 0;
-    if (k >= rows->inputs || q->shape.n != t->shape.n || q->shape.d[0] != t->shape.d[0] ||
-        (same && q->shape.d[1] != t->shape.d[1] && q->shape.d[1] != 1))
-        return -1;
-    return 1;
+    const gckpt_shape *q = &t->in[k]->shape;
+    const int at = q->n - t->shape.n + 1;
+    if (t->in[k]->batchless)
+        return !t->op->rows && at >= 0 && q->d[at] != 1 ? -1 : 0;
+    return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
+                   (t->op->rows || q->d[1] == t->shape.d[1])
+               ? 1
+               : -1;
 }
 
-/* Finds what of an op bands are made by. */
+/* Finds how bands of an op are made, if they are. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
     gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
     const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
     if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
-        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 || t->shape.d[1] < 2 ||
-        gckpti_elements(&t->shape) > INT32_MAX / 4 ||
+        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
         (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
         return;
-    void *attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
     gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
     call.shape = t->shape;
-    if (p->failed || (t->op->rows && !t->op->rows(&call, attributes, &rows)))
+    o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
+    if (p->failed || (t->op->rows && !t->op->rows(&call, o->attributes, &rows)))
         return;
-    for (int k = 0; k < t->inputs; k++)
-        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0 ||
-            gckpti_elements(&t->in[k]->shape) > INT32_MAX / 4)
+    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.reach;
+    most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
+    for (int k = 0; k < t->inputs; k++) {
+        const int64_t n = gckpti_elements(&t->in[k]->shape);
+        most = n > most ? n : most;
+        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0)
             return;
-    o->rows = rows;
-    o->attributes = attributes;
+    }
+    if (most <= INT32_MAX / 8)
+        o->rows = rows;
 }
 
 /* What ops read when; what may be in runs. */
-static void gckpti_find_row_ops(gckpti_run_maker *r)
+GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r)
 {
     gckpti_planner *p = r->p;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         gckpti_find_rows(p, t, &r->op[i]);
         r->op[i].step = -1;
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
-            int *last = &r->op[t->in[k]->base->id].last;
-            *last = *last < i ? i : *last;
-        }
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            r->op[t->in[k]->base->id].last = i;
     }
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
@@ -18795,184 +18896,191 @@ static void gckpti_find_row_ops(gckpti_run_maker *r)
 }
 
 /* ---- a run ---- */
+static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
+{
+    const int i = r->head.steps++;
+    const gckpti_band_step step = { id,
+                                    (int32_t)t->shape.d[1],
+                                    (int32_t)(gckpti_elements(&t->shape) /
+                                              (t->shape.d[0] * t->shape.d[1])),
+                                    0,
+                                    0,
+                                    r->head.links,
+                                    0,
+                                    0 };
+    memset(&r->room[i], 0, sizeof r->room[i]);
+    r->step[i] = step;
+    r->of[i] = t;
+    return i;
+}
+
+static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_rows *rows)
+{
+    const gckpti_band_link link = { k, from, rows->stride, rows->before, rows->reach };
+    r->link[r->head.links++] = link;
+    r->step[r->head.steps - 1].links++;
+}
+
 /* The number of an input of the run; -1: there are too many. */
 static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
 {
     int m = 0;
-    while (m < r->head.inputs && r->in[m] != t)
+    while (m < r->head.inputs && r->head.in[m] != t->id)
         m++;
     if (m == GCKPT_MAX_INPUTS)
         return -1;
-    r->copy[m] = m == r->head.inputs ? -1 : r->copy[m];
-    r->in[m] = t;
-    r->head.inputs = m < r->head.inputs ? r->head.inputs : m + 1;
+    r->head.in[m] = t->id;
+    r->head.inputs += m == r->head.inputs;
     return m;
 }
 
-static gckpti_band_link *gckpti_run_link(gckpti_run_maker *r, int k, int from,
-                                         const gckpt_rows *rows)
+/* Whether an op reads rows beyond those of input k. */
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
 {
-    gckpti_band_link *in = &r->link[r->head.links++];
-    in->input = k;
-    in->from = from;
-    in->stride = rows->stride, in->before = rows->before, in->reach = rows->reach;
-    return in;
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    return rows->before > 0 || end > t->in[k]->shape.d[1];
 }
 
-static void gckpti_run_add_step(gckpti_run_maker *r, const gckpt_tensor *t, int id)
+/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
+ * cannot be in the run. */
+static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
-    const int i = r->head.steps++;
-    gckpti_band_step *q = &r->step[i];
-    memset(q, 0, sizeof *q);
-    memset(&r->more[i], 0, sizeof r->more[i]);
-    r->of[i] = t;
-    q->id = id;
-    q->height = (int32_t)t->shape.d[1];
-    q->width = (int32_t)gckpti_row_floats(t);
-    q->link = r->head.links;
-}
-
-/* Links input k of op t, the next step. 0: it cannot be in this run. */
-static int gckpti_run_reads(gckpti_run_maker *r, const gckpt_tensor *t, int k, int copies)
-{
-    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, one = { 0, 0, 0, 1, 0.0f },
-                            same = { 0, 1, 0, 1, 0.0f };
-    const gckpt_tensor *q = t->in[k];
-    const gckpti_row_op *o = &r->op[t->id];
-    const gckpt_rows *rows = &o->rows;
-    int from = r->op[q->base->id].step, m = 0;
-    if (q->batchless && q->base->kind != GCKPTI_OP)
-        return 1;
-    if (from >= 0 ? q->kind == GCKPTI_VIEW : (m = gckpti_run_input(r, q)) < 0)
-        return 0;
-    if (!q->batchless && !t->op->rows && q->shape.d[1] != t->shape.d[1])
-        rows = &one;
-    const int64_t last = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
-    const int padded = !q->batchless && (rows->before > 0 || last > q->shape.d[1]);
-    if (from < 0 && padded && copies && r->copy[m] < 0) {
-        r->copy[m] = r->head.steps;
-        gckpti_run_add_step(r, q, -1);
-        gckpti_run_link(r, 0, ~m, &same);
-        r->step[r->copy[m]].links = 1;
-    }
-    if (copies)
-        return 1;
-    from = from >= 0 ? from : padded ? r->copy[m] : ~m;
-    gckpti_run_link(r, k, from, q->batchless ? &whole : rows);
-    if (from >= 0) {
-        r->more[from].last = r->head.steps - 1;
-        if (padded && r->more[from].padded && r->step[from].beyond != gckpti_bits(rows->beyond))
+    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_rows *rows = &r->op[t->id].rows;
+    int from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        const int leaf = q->batchless && q->base->kind != GCKPTI_OP;
+        from[k] = r->op[q->base->id].step;
+        if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
+                         : !leaf && (from[k] = ~gckpti_run_input(r, q)) == 0)
             return 0;
-        r->step[from].beyond = padded ? gckpti_bits(rows->beyond) : r->step[from].beyond;
-        r->more[from].padded |= padded;
+        if (from[k] >= 0 || q->batchless || !gckpti_reads_beyond(t, rows, k))
+            continue;
+        if (q->type == GCKPT_U8) /* copies are words */
+            return 0;
+        const int m = from[k];
+        for (int i = 0; i < r->head.steps; i++)
+            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
+        if (from[k] < 0) {
+            from[k] = gckpti_run_add(r, q, -1);
+            gckpti_run_link(r, 0, m, &same);
+        }
     }
+    const int step = gckpti_run_add(r, t, t->id);
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        if (!q->batchless || q->base->kind == GCKPTI_OP)
+            gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
+        if (q->batchless || from[k] < 0)
+            continue;
+        gckpti_band_room *room = &r->room[from[k]];
+        gckpti_band_step *of = &r->step[from[k]];
+        room->last = step;
+        room->readers++;
+        if (!gckpti_reads_beyond(t, rows, k))
+            continue;
+        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
+            return 0;
+        of->beyond = gckpti_bits(rows->beyond);
+    }
+    r->op[t->id].step = step;
     return 1;
 }
 
-/* Where step i is the only reader of another one, row by row, and may be in its place, it is. */
-static void gckpti_run_in_place(gckpti_run_maker *r, const int *readers)
+/* Where a step is the only reader of another one, row by row, and may be in its place, it is. */
+static void gckpti_run_in_place(gckpti_run_maker *r)
 {
     for (int i = 0; i < r->head.steps; i++) {
         const gckpti_band_step *q = &r->step[i];
-        int taken = 0;
         for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
             const gckpti_band_link *in = &r->link[k];
-            if (taken || in->from < 0 || readers[in->from] != 1 || in->stride != 1 ||
-                !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)) ||
-                r->step[in->from].width != q->width || r->step[in->from].id < 0)
+            if (in->from < 0 || r->room[in->from].readers != 1 ||
+                r->step[in->from].width != q->width ||
+                !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)))
                 continue;
             r->step[in->from].at = ~i;
-            taken = 1;
+            break;
         }
     }
 }
 
-/* Goes through all bands: rows of buffers, what moves, how often ops run. */
+/* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
 static void gckpti_run_walk(gckpti_run_maker *r)
 {
     const gckpti_bands *b = &r->head;
-    uint64_t calls = 0, moved = 0;
-    const gckpti_band_step *last = &r->step[b->steps - 1];
-    gckpti_bands_begin(b, r->at);
-    for (int32_t end = 0; end < last->height;) {
-        end = end < last->height - b->rows ? end + b->rows : last->height;
+    const int32_t height = r->step[b->steps - 1].height;
+    r->extra = 0;
+    for (int32_t end = 0; end < height;) {
+        end = end < height - b->rows ? end + b->rows : height;
         gckpti_bands_next(b, r->step, r->link, r->at, end);
         for (int i = 0; i < b->steps; i++) {
             gckpti_band_at *at = &r->at[i];
+            gckpti_band_room *room = &r->room[i];
             const int32_t made = gckpti_band_stop(&r->step[i], at) - gckpti_band_first(at);
-            const int32_t room = at->need - at->drop, kept = at->high - at->drop;
-            r->more[i].keeps |= kept > 0;
-            r->more[i].most = made > r->more[i].most ? made : r->more[i].most;
-            r->more[i].room = room > r->more[i].room ? room : r->more[i].room;
-            calls += made > 0;
-            moved += 8 * (uint64_t)((at->drop > at->low && kept > 0 ? kept : 0) +
-                                    (r->step[i].id < 0 && made > 0 ? made : 0)) *
-                     (uint64_t)r->step[i].width;
-            at->low = at->drop;
-            at->high = at->need;
+            const int32_t kept = at->high - at->drop;
+            room->keeps |= kept > 0;
+            room->most = made > room->most ? made : room->most;
+            room->rows = at->need - at->drop > room->rows ? at->need - at->drop : room->rows;
+            r->extra += made > 0 ? GCKPTI_INSTRUCTION_WORK : 0;
+            r->extra += 80 *
+                        (uint64_t)((at->drop > at->low ? kept : 0) +
+                                   (r->step[i].id < 0 && made > 0 ? made : 0)) *
+                        (uint64_t)r->step[i].width;
+            at->low = at->drop, at->high = at->need;
         }
     }
-    r->extra = (uint64_t)r->of[b->steps - 1]->shape.d[0] *
-               (calls * GCKPTI_INSTRUCTION_WORK + 10 * moved);
-}
-
-/* Adds one of its buffers. */
-static void gckpti_run_buffer(gckpti_run_maker *r, int owner, int64_t size, int start, int end)
-{
-    gckpt_buffer *b = &r->buffers[r->buffer_count];
-    memset(b, 0, sizeof *b);
-    b->size = (size_t)size;
-    b->start = start, b->end = end;
-    if (size > 0)
-        r->owner[r->buffer_count++] = owner;
+    r->extra *= (uint64_t)r->of[b->steps - 1]->shape.d[0];
 }
 
 /* Workspace of a step's op, of as many rows as it makes at once. */
-static size_t gckpti_run_scratch(gckpti_run_maker *r, int i)
+static size_t gckpti_run_scratch(const gckpti_run_maker *r, int i)
 {
     const gckpt_tensor *t = r->of[i];
     const gckpti_row_op *o = &r->op[t->id];
-    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
-    if (r->more[i].most == 0)
+    if (r->step[i].id < 0 || r->room[i].most == 0)
         return 0;
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_rows *rows = &o->rows;
-        if (gckpti_has_rows(t, rows, k) <= 0)
-            continue;
-        call.in[k].shape.d[0] = 1;
-        if (t->op->rows || t->in[k]->shape.d[1] == t->shape.d[1])
-            call.in[k].shape.d[1] = (int64_t)(r->more[i].most - 1) * rows->stride + rows->reach;
-    }
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
+    for (int k = 0; k < t->inputs; k++)
+        if (!t->in[k]->batchless) {
+            call.in[k].shape.d[0] = 1;
+            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.reach;
+        }
     call.threads = r->p->threads;
     call.plain = r->p->plain;
-    if (t->op->shape(&call) != GCKPT_OK)
-        return SIZE_MAX;
-    r->flops += t->op->flops ? (uint64_t)(t->shape.d[1] * t->shape.d[0] / r->more[i].most + 1) *
-                                   t->op->flops(&call)
-                             : (uint64_t)gckpti_elements(&t->shape);
-    return call.work_forward;
+    return t->op->shape(&call) == GCKPT_OK ? call.work_forward : SIZE_MAX;
 }
 
-/* Buffers of the run: where each step is, which rows lie there; r->work: live bytes at the most. */
+/* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
+static void gckpti_run_buffer(gckpti_run_maker *r, int id, size_t size, int start, int end)
+{
+    gckpt_buffer *b = &r->buffers[r->buffer_count];
+    memset(b, 0, sizeof *b);
+    b->id = id, b->size = size, b->start = start, b->end = end;
+    r->buffer_count += size > 0;
+}
+
+/* Buffers of the run; r->work: their live bytes at the most. */
 static int gckpti_run_room(gckpti_run_maker *r)
 {
     const int n = r->head.steps;
     r->buffer_count = 0;
-    r->flops = 0;
-    gckpti_run_buffer(r, -1, (int64_t)sizeof(gckpti_band_at) * n, 0, n - 1);
+    gckpti_run_buffer(r, 2 * n, sizeof *r->at * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
-        r->more[i].begin = i;
+        r->room[i].begin = i;
     for (int i = 0; i < n; i++) {
-        const size_t scratch = r->step[i].id < 0 ? 0 : gckpti_run_scratch(r, i);
-        const int keeps = r->more[i].keeps;
-        if (scratch > INT32_MAX)
+        const gckpti_band_step *q = &r->step[i];
+        const gckpti_band_room *room = &r->room[i];
+        const size_t scratch = gckpti_run_scratch(r, i);
+        const double bytes = sizeof(float) * (double)room->rows * (double)q->width;
+        if (scratch > INT32_MAX || bytes > INT32_MAX)
             return 0;
-        gckpti_run_buffer(r, i + n, (int64_t)scratch, i, i);
-        if (r->step[i].at < 0 && r->more[i].begin < r->more[~r->step[i].at].begin)
-            r->more[~r->step[i].at].begin = r->more[i].begin;
-        else if (r->step[i].at >= 0 && i + 1 < n)
-            gckpti_run_buffer(r, i, 4 * (int64_t)r->more[i].room * r->step[i].width,
-                              keeps ? 0 : r->more[i].begin, keeps ? n - 1 : r->more[i].last);
+        gckpti_run_buffer(r, i + n, scratch, i, i);
+        if (q->at < 0 && room->begin < r->room[~q->at].begin)
+            r->room[~q->at].begin = room->begin;
+        if (q->at >= 0 && i + 1 < n)
+            gckpti_run_buffer(r, i, (size_t)bytes, room->keeps ? 0 : room->begin,
+                              room->keeps ? n - 1 : room->last);
     }
     r->work = 0;
     for (int i = 0; i < n; i++) {
@@ -18986,206 +19094,165 @@ static int gckpti_run_room(gckpti_run_maker *r)
 }
 
 /* Makes the run of so many ops. 0: it is none. */
-static int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
+GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
 {
-    gckpti_planner *p = r->p;
-    const gckpt_tensor *out = p->tensors[id[n - 1]];
-    const int64_t wide = gckpti_elements(&out->shape) / out->shape.d[0] / out->shape.d[1] /
-                         gckpti_last(&out->shape);
-    int readers[GCKPTI_RUN_STEPS] = { 0 }, fits = 1;
+    const gckpt_tensor *out = r->p->tensors[id[n - 1]];
+    const int64_t height = out->shape.d[1];
+    const int64_t wide =
+        gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
+    int fits = 1;
     memset(&r->head, 0, sizeof r->head);
-    /* fast kernels want some places at a time */
-    const int64_t rows = p->plain ? 1 : gckpti_min((64 + wide - 1) / wide, out->shape.d[1]);
-    r->head.rows = (int32_t)rows;
-    fits = rows < out->shape.d[1];
-    for (int i = 0; i < n && fits; i++) {
-        const gckpt_tensor *t = p->tensors[id[i]];
-        fits = t->shape.d[0] == out->shape.d[0] && (i == n - 1 || r->op[id[i]].last <= id[n - 1]);
-        for (int k = 0; k < t->inputs && fits; k++)
-            fits = gckpti_run_reads(r, t, k, 1);
-        gckpti_run_add_step(r, t, id[i]);
-        for (int k = 0; k < t->inputs && fits; k++)
-            fits = gckpti_run_reads(r, t, k, 0);
-        gckpti_band_step *q = &r->step[r->head.steps - 1];
-        q->links = r->head.links - q->link;
-        for (int k = q->link; k < q->link + q->links; k++)
-            if (r->link[k].from >= 0)
-                readers[r->link[k].from]++;
-        r->op[id[i]].step = r->head.steps - 1;
-    }
+    r->head.rows =
+        r->p->plain ? 1
+                    : (int32_t)gckpti_min((63 + wide) / wide, height); /* enough for fast kernels */
+    for (int i = 0; i < n && fits; i++)
+        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
+               (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
+               gckpti_run_add_op(r, r->p->tensors[id[i]]);
     for (int i = 0; i < n; i++)
         r->op[id[i]].step = -1;
     for (int i = 0; i + 1 < r->head.steps && fits; i++)
-        fits = readers[i] > 0;
+        fits = r->room[i].readers > 0;
     if (!fits)
         return 0;
-    gckpti_run_in_place(r, readers);
+    gckpti_run_in_place(r);
     gckpti_run_walk(r);
     return gckpti_run_room(r);
 }
+#endif
 
-/* ---- which are chosen ---- */
-/* Bytes that are live while an op runs forward, whole; with its backward, if it has one. */
-static int64_t gckpti_op_live(const gckpti_run_maker *r, const gckpt_tensor *t)
-{
-    const gckpti_planner *p = r->p;
-    int64_t out = (int64_t)gckpti_value_bytes(p, t), live = r->op[t->id].live;
-    for (int k = 0; k < t->inputs; k++)
-        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last == t->id &&
-            t->in[k]->base->kind == GCKPTI_OP &&
-            gckpti_value_bytes(p, t->in[k]->base) == gckpti_value_bytes(p, t))
-            return live + (int64_t)p->work_forward[t->id];
-    return live + out + (int64_t)p->work_forward[t->id];
-}
+GCKPTI_WARM
 
-/* Bytes that nothing can do without where an op runs that is in no run. */
-static int64_t gckpti_op_least(const gckpti_run_maker *r, const gckpt_tensor *t)
-{
-    const gckpti_planner *p = r->p;
-    int64_t forward = (int64_t)p->work_forward[t->id], backward = (int64_t)p->work_backward[t->id];
-    const unsigned needs = gckpti_needs(p, t);
-    backward += gckpti_is_loss(t) ? 0 : (int64_t)gckpti_gradient_bytes(p, t);
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_tensor *q = t->in[k];
-        const int64_t bytes = q->base->kind == GCKPTI_OP ? (int64_t)gckpti_value_bytes(p, q) : 0;
-        forward += bytes;
-        backward += needs & GCKPT_IN(k) ? bytes : 0;
-    }
-    return p->active[t->id] & GCKPTI_RUNS && backward > forward ? backward : forward;
-}
+/* >>plan/runs */
+GCKPTI_COLD
 
-/* The table of a stretch of n ops: bytes of op i whole; of the run of i to i + k, k > 0. */
-typedef struct {
-    int64_t live;
-    uint64_t extra;
-} gckpti_run_cost;
-
-/* Cuts a stretch into ops and runs with the least extra work of those that need no more than
- * `most` bytes, or, of those with least bytes, what that is: *most. from[j]: where the last of the
- * first j ops begins. */
-static void gckpti_cut_stretch(const gckpti_run_cost *cost, int n, int64_t *most, int *from,
-                               gckpti_run_cost *best)
-{
-    for (int least = 1; least >= 0; least--) {
-        best[0].live = 0, best[0].extra = 0;
-        for (int j = 1; j <= n; j++) {
-            best[j].live = INT64_MAX, best[j].extra = UINT64_MAX;
-            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_RUN; i--) {
-                const gckpti_run_cost *c = &cost[i * GCKPTI_RUN + j - 1 - i], *b = &best[i];
-                const int64_t live = c->live > b->live ? c->live : b->live;
-                const uint64_t extra = c->extra + b->extra;
-                if (live == INT64_MAX ||
-                    (least ? live >= best[j].live : live > *most || extra >= best[j].extra))
-                    continue;
-                best[j].live = live, best[j].extra = extra;
-                from[j] = i;
-            }
-        }
-        *most = *most > best[n].live ? *most : best[n].live;
-    }
-}
-
-/* Offsets of its buffers in the workspace. 0: no memory. */
-static int gckpti_place_run(gckpti_run_maker *r)
-{
-    const int n = r->head.steps;
-    gckpti_scratch pass = gckpti_scratch_new(r->p->memory, &r->p->failed);
-    const size_t bytes =
-        gckpti_place(&pass, r->buffers, (size_t)r->buffer_count, r->p->alignment);
-    gckpti_scratch_free(&pass);
-    r->work = (int64_t)bytes;
-    for (int k = 0; k < r->buffer_count; k++) {
-        const int32_t at = (int32_t)r->buffers[k].offset;
-        if (r->owner[k] < 0)
-            r->head.at = at;
-        else if (r->owner[k] < n)
-            r->step[r->owner[k]].at = at;
-        else
-            r->step[r->owner[k] - n].work = at;
-    }
-    return !r->p->failed && bytes <= INT32_MAX;
-}
-
+#ifndef GCKPT_NO_BANDS
 /* Puts a run in place of its last op; those inside run as bands have it. */
-static void gckpti_put_run(gckpti_run_maker *r, const int *id, int n)
+static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int *id, int n)
 {
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor as = *t;
-    uint64_t given = 0, whole = 0;
-    if (!gckpti_run_make(r, id, n) || !gckpti_place_run(r))
+    uint64_t given = 0, whole = 0, flops = 0;
+    if (!gckpti_run_make(r, id, n))
         return;
-    const size_t steps = sizeof *r->step * (size_t)r->head.steps, head = sizeof r->head;
-    const size_t own = head + steps + sizeof *r->link * (size_t)r->head.links;
-    r->head.own = (int32_t)gckpti_round_up(own, GCKPTI_ALIGN);
+    const int count = r->head.steps;
+    const size_t work = gckpti_place(pass, r->buffers, (size_t)r->buffer_count, p->alignment);
+    const size_t steps = sizeof *r->step * (size_t)count, head = sizeof r->head;
+    const size_t links = sizeof *r->link * (size_t)r->head.links;
+    for (int k = 0; k < r->buffer_count; k++) {
+        const int i = r->buffers[k].id;
+        *(i < count       ? &r->step[i].at
+          : i < 2 * count ? &r->step[i - count].work
+                          : &r->head.at) = (int32_t)r->buffers[k].offset;
+    }
+    for (int i = 0; i < n; i++) {
+        gckpt_tensor inner = *p->tensors[id[i]];
+        gckpt_call call = gckpti_shape_call(inner.in, inner.inputs, inner.attributes);
+        call.shape = inner.shape;
+        flops += inner.op->flops ? inner.op->flops(&call) : 0;
+        whole = gckpti_add_work(whole, p->model[id[i]].forward);
+        given = gckpti_add_work(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
+        inner.attributes = r->op[id[i]].attributes;
+        p->run_of[id[i]] = t->id;
+        p->tensors[id[i]] =
+            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    }
+    r->head.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
+    r->head.own = (int32_t)gckpti_round_up(head + steps + links, GCKPTI_ALIGN);
     r->head.own_inputs = t->inputs;
-    for (int k = 0; k < t->inputs; k++)
-        r->head.own_in[k] = t->in[k]->id;
-    r->head.flops[0] = (uint32_t)r->flops;
-    r->head.flops[1] = (uint32_t)(r->flops >> 32);
     as.op = &gckpti_op_bands;
     as.data = t->op;
     as.aux_bytes = 0;
     as.inputs = r->head.inputs;
     as.attribute_bytes = (size_t)r->head.own + t->attribute_bytes;
     unsigned char *to = (unsigned char *)gckpti_scratch_take(&p->scratch, as.attribute_bytes, 1);
-    for (int i = 0; i < n && to; i++) {
-        gckpt_tensor inner = *p->tensors[id[i]];
-        whole = gckpti_add_work(whole, p->model[id[i]].forward);
-        given = gckpti_add_work(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
-        inner.attributes = r->op[id[i]].attributes;
-        p->run_of[id[i]] = id[n - 1];
-        p->tensors[id[i]] =
-            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    for (int k = 0; k < GCKPT_MAX_INPUTS; k++) {
+        as.in[k] = k < as.inputs ? p->g->tensors[r->head.in[k]] : NULL;
+        r->head.in[k] = k < t->inputs ? t->in[k]->id : 0;
     }
+    as.attributes = to;
+    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+    p->failed = p->failed || work == SIZE_MAX;
     if (p->failed)
         return;
     memcpy(to, &r->head, head);
     memcpy(to + head, r->step, steps);
-    memcpy(to + head + steps, r->link, own - head - steps);
+    memcpy(to + head + steps, r->link, links);
     if (t->attribute_bytes)
         memcpy(to + r->head.own, r->op[t->id].attributes, t->attribute_bytes);
-    as.attributes = to;
-    for (int m = 0; m < as.inputs; m++)
-        as.in[m] = p->g->tensors[r->in[m]->id];
-    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
-    p->work_forward[t->id] = (size_t)r->work;
+    p->work_forward[t->id] = work;
     p->model[t->id].forward = gckpti_add_work(whole, r->extra);
-    if (p->built_model && p->desc->costs)
-        p->cost[t->id].forward = gckpti_in_proportion(given, p->model[t->id].forward, whole);
-    else if (!p->desc->costs)
+    if (!p->desc->costs)
         p->cost[t->id] = p->model[t->id];
+    else if (p->built_model)
+        p->cost[t->id].forward = gckpti_in_proportion(given, p->model[t->id].forward, whole);
     p->banded = 1;
 }
 
-/* Cuts a stretch of n ops, one behind the other, that may all be in runs. */
+/* ---- which are chosen: of the ways to cut a stretch into ops and runs that need no more bytes
+ * than the best of them, or `least`, the one with the least work ---- */
+typedef struct {
+    int64_t live; /* bytes at the most */
+    uint64_t extra;
+    int from; /* of the first so many ops: where the last one, or run, begins */
+} gckpti_run_cut;
+
+/* cut[i * GCKPTI_RUN + k]: of the run from op i to i + k; best: of the first so many ops. */
+static void gckpti_cut_stretch(const gckpti_run_cut *cut, int n, int64_t least,
+                               gckpti_run_cut *best)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int j = 1; j <= n; j++) {
+            best[j].live = INT64_MAX, best[j].extra = UINT64_MAX;
+            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_RUN; i--) {
+                const gckpti_run_cut *c = &cut[i * GCKPTI_RUN + j - 1 - i];
+                const int64_t live = c->live > best[i].live ? c->live : best[i].live;
+                if (live == INT64_MAX ||
+                    (pass ? live > least || c->extra + best[i].extra >= best[j].extra
+                          : live >= best[j].live))
+                    continue;
+                best[j].live = live, best[j].extra = c->extra + best[i].extra, best[j].from = i;
+            }
+        }
+        least = least > best[n].live ? least : best[n].live;
+    }
+}
+
+/* Bytes that are live while an op runs whole. */
+static int64_t gckpti_op_live(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    size_t out = gckpti_value_bytes(p, t);
+    for (int k = 0; k < t->inputs; k++)
+        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last == t->id &&
+            t->in[k]->base->kind == GCKPTI_OP && gckpti_value_bytes(p, t->in[k]->base) == out)
+            out = 0;
+    return r->op[t->id].live + (int64_t)(out + p->work_forward[t->id]);
+}
+
+/* A stretch of n ops, one behind the other, that may all be in runs. */
 static void gckpti_take_stretch(gckpti_run_maker *r, const int *id, int n, int64_t least,
                                 gckpti_scratch *pass)
 {
-    const gckpti_planner *p = r->p;
     const size_t room = (size_t)n + 1;
-    gckpti_run_cost *cost =
-        (gckpti_run_cost *)gckpti_scratch_take(pass, room * GCKPTI_RUN, sizeof *cost);
-    gckpti_run_cost *best = (gckpti_run_cost *)gckpti_scratch_take(pass, room, sizeof *best);
-    int *from = (int *)gckpti_scratch_take(pass, room, sizeof *from);
-    if (p->failed)
-        return;
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < GCKPTI_RUN; k++) {
-            gckpti_run_cost *c = &cost[i * GCKPTI_RUN + k];
-            c->live = INT64_MAX;
-            if (k == 0)
-                c->live = gckpti_op_live(r, p->tensors[id[i]]);
-            else if (i + k < n && gckpti_run_make(r, id + i, k + 1)) {
-                c->live = r->op[id[i]].live + r->work +
-                          (int64_t)gckpti_value_bytes(p, p->tensors[id[i + k]]);
-                c->extra = r->extra;
-            }
-        }
-    gckpti_cut_stretch(cost, n, &least, from, best);
-    for (int j = n; j > 0; j = from[j])
-        if (j - from[j] > 1)
-            gckpti_put_run(r, id + from[j], j - from[j]);
+    gckpti_run_cut *cut =
+        (gckpti_run_cut *)gckpti_scratch_take(pass, room * GCKPTI_RUN, sizeof *cut);
+    gckpti_run_cut *best = (gckpti_run_cut *)gckpti_scratch_take(pass, room, sizeof *best);
+    for (int at = 0; at < n * GCKPTI_RUN && !r->p->failed; at++) {
+        const int i = at / GCKPTI_RUN, k = at % GCKPTI_RUN;
+        cut[at].live = k ? INT64_MAX : gckpti_op_live(r, r->p->tensors[id[i]]);
+        if (k == 0 || i + k >= n || !gckpti_run_make(r, id + i, k + 1))
+            continue;
+        cut[at].live = r->op[id[i]].live + r->work +
+                       (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
+        cut[at].extra = r->extra;
+    }
+    if (!r->p->failed)
+        gckpti_cut_stretch(cut, n, least, best);
+    for (int j = n; j > 0 && !r->p->failed; j = best[j].from)
+        if (j - best[j].from > 1)
+            gckpti_put_run(r, pass, id + best[j].from, j - best[j].from);
 }
 
 GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
@@ -19195,20 +19262,17 @@ GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
     gckpti_run_maker *r = (gckpti_run_maker *)gckpti_scratch_take(&pass, 1, sizeof *r);
     int *id = (int *)gckpti_scratch_take(&pass, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_take(&pass, n, sizeof *op);
-    int64_t least = 0;
+    int64_t least = 0; /* no op can do with fewer bytes, in whatever schedule */
     p->run_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof *p->run_of);
-    if (p->failed) {
-        gckpti_scratch_free(&pass);
-        return;
+    if (!p->failed) {
+        memset(p->run_of, 0xff, n * sizeof *p->run_of);
+        r->p = p, r->op = op;
+        gckpti_find_row_ops(r);
     }
-    memset(p->run_of, 0xff, n * sizeof *p->run_of);
-    r->p = p;
-    r->op = op;
-    gckpti_find_row_ops(r);
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        const int64_t own = t->kind == GCKPTI_OP && !op[i].rows.inputs ? gckpti_op_least(r, t) : 0;
-        least = own > least ? own : least;
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const int64_t own = (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->work_forward[i]);
+        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && own > least)
+            least = own;
     }
     for (int i = 0; i <= p->n && !p->failed; i++) {
         const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
@@ -19218,8 +19282,7 @@ GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
             id[count++] = i;
             continue;
         }
-        if (count > 1)
-            gckpti_take_stretch(r, id, count, least, &pass);
+        gckpti_take_stretch(r, id, count, least, &pass);
         count = 0;
     }
     gckpti_scratch_free(&pass);
@@ -19234,16 +19297,16 @@ GCKPTI_COLD
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckpt_shape *shape,
+                                 const void *attributes, const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    for (int i = 0; i < shape->n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
     hash = gckpti_fnv_number(hash, q->aux_bytes);
     hash = gckpti_fnv_number(hash, q->attribute_bytes);
     for (size_t i = 0; i < q->attribute_bytes; i += 4) {
@@ -19260,7 +19323,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
+/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
 static gckpti_node gckpti_node_of(const gckpt_tensor *t)
 {
     gckpti_node node;
@@ -19269,7 +19332,6 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     node.data = t->data;
     node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
     node.base = (gckpti_id)t->base->id;
     node.kind = (gckpti_byte)t->kind;
     node.inputs = (gckpti_byte)t->inputs;
@@ -19284,7 +19346,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
+    return gckpti_hash_node(hash, &node, &t->shape, t->attributes,
                             t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
                             : t->kind == GCKPTI_VIEW ? NULL
                                                      : t->name);
@@ -19303,7 +19365,9 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_node(hash, q, &shape,
+                            q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
@@ -19351,18 +19415,31 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
+/* A tensor not long before it that has its shape, so that they share it; else itself. */
+static int gckpti_shape_twin(const gckpti_planner *p, int i)
+{
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
+            return k;
+    return i;
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
         int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
         int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
+        const int twin = gckpti_shape_twin(p, i);
+        const size_t shape = plan->size_count;
+        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -19392,6 +19469,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
+        node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
+        for (int k = 0; twin == i && k <= t->shape.n; k++)
+            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;
@@ -19752,7 +19833,8 @@ enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered *
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
-    int *item, length;
+    gckpti_span *run; /* so many, its items */
+    int runs, length;
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
@@ -19851,11 +19933,14 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+/* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
  * p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way);
+
+/* In how many ways a model is to be searched. */
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
@@ -20504,6 +20589,25 @@ GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
     return grain;
 }
 
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
+ * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
+ * then it ends, wherever it is. */
+GCKPTI_FN int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
+    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
+               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
+    s->incomplete = s->incomplete || ends;
+    return ends;
+}
+
+GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
+
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
@@ -20618,10 +20722,10 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
 GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
                                    const gckpti_schedule *t)
 {
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
+    answer->runs = gckpti_to_runs(t->item, t->length, NULL);
+    if (!gckpti_want(&s->scratch, &answer->run, (size_t)answer->runs, sizeof *answer->run))
         return;
-    memcpy(answer->item, t->item, n * sizeof(int));
+    gckpti_to_runs(t->item, t->length, answer->run);
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
@@ -20636,7 +20740,7 @@ GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
     if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    gckpti_from_runs(answer->run, answer->length, s->now.item);
     s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
@@ -20669,19 +20773,38 @@ GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answ
     return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
+/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+static int gckpti_run_before(const gckpti_span *a, const gckpti_span *b)
+{
+    return a->first != b->first  ? a->first < b->first
+           : a->count < b->count ? a[1].first < b->first + a->count
+                                 : a->first + b->count < b[1].first;
+}
+
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
     const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
-    int x = 0;
+    int x = 0, k = 0;
     (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
+    while (a->length == b->length && x < a->length && a->run[k].first == b->run[k].first &&
+           a->run[k].count == b->run[k].count)
+        x += a->run[k++].count;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
+                                    : x < a->length && gckpti_run_before(a->run + k, b->run + k);
+}
+
+/* Whether runs have these items. */
+static int gckpti_same_items(const gckpti_span *run, const int *item, int length)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            if (item[x++] != run->first + k)
+                return 0;
+    return 1;
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
@@ -20693,7 +20816,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
@@ -20754,20 +20877,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     gckpti_move *swap = s->move;
     s->move = s->sorted;
     s->sorted = swap;
-}
-
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->incomplete = s->incomplete || spent;
-    return spent;
 }
 
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
@@ -20934,9 +21043,9 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (v->value_end >= x || v->seen == s->stamp ||
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
-            int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed ||
-                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
+            int reload =
+                gckpti_may_offload(s, q, v->out) &&
+                (s->p->unit[q].fixed || gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -21135,11 +21244,18 @@ static int gckpti_choose_gaps(gckpti_search *s)
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
+    int64_t first = 0;
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = round ? first : excess;
+        if (gckpti_ends(s, first, excess))
+            return 0;
         if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
         if (!exact)
@@ -21215,24 +21331,32 @@ static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. */
+ * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
 static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 {
     const gckpti_schedule *t = &s->now;
-    int fits = 1;
-    gckpti_free_inputs(s, m, 1);
+    int fits = 1, given = 0;
+    int64_t inputs = 0;
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        inputs += s->note[s->set[k]].out;
     for (int aux = 0; aux < 2 && fits; aux++) {
         const int *end = aux ? t->aux_end : t->value_end;
         int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
+        int64_t least = gckpti_room_least(&s->room, from, m->to - 1);
+        if (!given && least < size && least + inputs >= size) {
+            gckpti_free_inputs(s, m, 1);
+            given = 1;
+            least = gckpti_room_least(&s->room, from, m->to - 1);
+        }
+        fits = least >= size;
         if (fits && take)
             gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
-    if (!fits || !take)
-        gckpti_free_inputs(s, m, -1);
+    if (given != (fits && take))
+        gckpti_free_inputs(s, m, given ? -1 : 1);
     s->looked += 16 * (1 + m->units);
     return fits;
 }
@@ -22492,7 +22616,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
+    gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
@@ -22659,7 +22783,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = answer.arena;
         s->trial = answer;
-        if (s->winner.item == answer.item)
+        if (s->winner.run == answer.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -22736,11 +22860,30 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
+/* Ways to search: a price of copies; and how many eighths of what could be copied there and back
+ * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
+ * many values are alike, some are offloaded and some computed again. */
+static const signed char gckpti_search_ways[][2] = { { GCKPTI_WHOLE_PRICE, 0 },
+                                                     { 1, 0 },
+                                                     { 0, 0 },
+                                                     { 0, 4 },
+                                                     { 0, 3 },
+                                                     { 0, 2 } };
+
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 {
+    return p->beside ? (int)(sizeof gckpti_search_ways / sizeof *gckpti_search_ways) : 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
+{
+    const int price = gckpti_search_ways[way][0];
+    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;
     p->price = price;
+    p->far = far && far < (uint64_t)(p->most_far >> 7) ? (int64_t)far << 7 : p->most_far;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -22788,7 +22931,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+    for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
@@ -22857,11 +23000,12 @@ GCKPTI_COLD /* to run */
 /* What the files of ask share; no other folder uses it. */
 
 /* ---- ask/frontier.c ---- */
-/* Where a point comes from: a body of a variant's schedule. */
+/* Where a point comes from: a variant's schedule. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    int *item, length;
+    gckpti_span *run; /* its items, */
+    int length;      /* so many */
 } gckpti_found;
 
 struct gckpt_frontier {
@@ -22923,7 +23067,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
         size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
                        : aux                                ? node->aux_bytes
-                                                            : gckpti_node_bytes(node);
+                                                            : gckpti_node_bytes(plan, node);
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
@@ -23297,7 +23441,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
-    p->far = p->variant.near ? 0 : p->far;
+    p->most_far = p->far = p->variant.near ? 0 : p->far;
     p->beside = p->far > 0 && p->desc->offload_beside;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
@@ -23401,11 +23545,11 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int bands = GCKPTI_WITH_BANDS && !d->as_built && !d->backend &&
+    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
                       d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
-    v.bands = GCKPTI_WITH_BANDS;
+    v.bands = GCKPTI_RUNS_BANDS;
     for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
          form = form->next) {
         v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
@@ -23415,7 +23559,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
             break;
     }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
@@ -23711,15 +23856,13 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         uint64_t work = p->own_work + answer->time;
         double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
-            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
-        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
+        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
-                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
@@ -23770,7 +23913,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
@@ -23870,7 +24013,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.memory = &memory;
     p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
     gckpti_keep_draft(&p);
@@ -24203,19 +24346,29 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  ", "hold    " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
+    const gckpt_shape shape = gckpti_planned_shape(plan, node);
     gckpti_operands o;
     gckpt_usage u;
     gckpt_plan_usage(plan, x, &u);
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
+    if (plan->bands && node->op && node->data) {
+        const gckpti_bands *b =
+            (const gckpti_bands *)(const void *)(plan->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        int ops = 0, first = id;
+        for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
+            first = step[i].id >= 0 ? step[i].id : first;
+        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_node_name(plan, first), first);
+    }
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
     if (u.moved)
@@ -24346,8 +24499,8 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce", "hold" };
+    static const char *const phases[] = { "forward", "backward", "update", "offload",
+                                          "reload",  "reduce",   "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"
@@ -25189,7 +25342,7 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
                                   gckpt_call *c, gckpt_unpacking *stored);
 #else
-#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
+#define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
 #define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
@@ -25221,7 +25374,7 @@ GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 /* A node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
-    gckpt_shape s = node->shape;
+    gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
@@ -25263,7 +25416,7 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
@@ -25485,7 +25638,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return gckpti_node_bytes(q) / (size_t)p->rows;
+    return gckpti_node_bytes(p, q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -25533,7 +25686,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         c.plain = 1;
         (void)node->op->shape(&c);
         size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
-        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
@@ -25570,7 +25723,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = gckpti_node_bytes(q);
+        const size_t bytes = gckpti_node_bytes(p, q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -25672,7 +25825,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
@@ -25981,7 +26134,7 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
@@ -26526,7 +26679,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
@@ -26663,7 +26816,7 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = keys->shape.d[1];
+        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
         from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
@@ -26691,12 +26844,14 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+        const gckpt_shape s = gckpti_planned_shape(p, node);
+        const gckpt_shape of = q && k < q->node_count ? gckpti_planned_shape(q, &q->nodes[k]) : s;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&s, &of) &&
                      !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
         if (e->bound.nodes)
             e->bound.nodes[i].data = data;
     }
@@ -27000,11 +27155,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             return gckpti_ok(store);
         done = next->place;
         const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
@@ -27013,9 +27168,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
             gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
                                   &store->params[index].p.shape);
         }
     }
@@ -27306,7 +27461,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
+    size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_HOLD)
@@ -27350,7 +27505,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
     gckpt_call c;
     gckpti_call_start(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
     if (q->kind != GCKPTI_CONSTANT) {
         per_row /= p->rows;
         n = per_row * rows;
@@ -27501,7 +27656,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -27538,8 +27694,8 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
                    (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
-                                               gckpti_elements(&b->shape) / p->terms[i].unit);
+                                         : gckpti_planned_elements(p, a) / p->terms[0].unit ==
+                                               gckpti_planned_elements(p, b) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -27708,9 +27864,10 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -28053,7 +28210,7 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
-                           0, sharded ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+                           0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
         if (s.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -28154,14 +28311,16 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
-/* Words of an input of the run, from a row on. */
-static const uint32_t *gckpti_band_input(const gckpti_band_run *r, int m, int64_t row)
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int whole, int64_t row)
 {
     const gckpt_arg *x = &r->call->in[m];
-    const gckpt_shape *s = &x->shape;
-    const uint32_t *words = x->index ? (const uint32_t *)(const void *)x->index
-                                     : (const uint32_t *)(const void *)x->data;
-    return words + (r->sample * s->d[1] + row) * (gckpti_elements(s) / (s->d[0] * s->d[1]));
+    const int64_t rows = r->sample * x->shape.d[1] + row;
+    const int64_t at =
+        whole ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
 }
 
 /* Rows of a padding. */
@@ -28173,33 +28332,33 @@ static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, i
         x[k] = beyond;
 }
 
-/* What a step reads: rows of other steps or of inputs, or leaves. */
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
 static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
-                              const gckpti_band_step *q, int32_t first, int32_t count, gckpt_call *c)
+                              const gckpti_band_step *q, int32_t first, int32_t count,
+                              gckpt_call *c)
 {
     const gckpt_plan *p = r->e->plan;
-    for (int k = 0; k < node->inputs; k++) {
-        const int base = p->nodes[node->in[k]].base;
-        c->in[k].data = (const float *)r->e->bound.nodes[base].data;
-    }
+    const void *from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < node->inputs; k++)
+        from[k] = r->e->bound.nodes[p->nodes[node->in[k]].base].data;
     for (int k = q->link; k < q->link + q->links; k++) {
         const gckpti_band_link *in = &r->links[k];
-        gckpt_arg *x = &c->in[in->input];
+        gckpt_shape *shape = &c->in[in->input].shape;
         const int32_t row = first * in->stride - in->before;
-        if (in->from >= 0)
-            x->data = gckpti_band_row(r, in->from, row);
-        else if (in->reach)
-            x->data = (const float *)(const void *)gckpti_band_input(r, ~in->from, row);
-        else
-            x->data = r->call->in[~in->from].data;
+        from[in->input] = in->from < 0 ? gckpti_band_input(r, ~in->from, !in->reach, row)
+                                       : gckpti_band_row(r, in->from, row);
         if (in->reach)
-            x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
     }
-    for (int k = 0; k < node->inputs; k++)
-        if (p->nodes[p->nodes[node->in[k]].base].type == GCKPT_I32) {
-            c->in[k].index = (const int32_t *)(const void *)c->in[k].data;
-            c->in[k].data = NULL;
-        }
+    for (int k = 0; k < node->inputs; k++) {
+        const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
+    }
 }
 
 /* Makes a step's rows for the next band. */
@@ -28216,8 +28375,8 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         return;
     if (q->id < 0) {
         memcpy(gckpti_band_row(r, i, first),
-               gckpti_band_input(r, ~r->links[q->link].from, first),
-               (size_t)(stop - first) * (size_t)q->width * sizeof(float));
+               gckpti_band_input(r, ~r->links[q->link].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
         return;
     }
     gckpti_node node = r->e->plan->nodes[q->id];
@@ -28225,7 +28384,7 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         node.op = (const gckpt_op *)node.data;
         node.inputs = (gckpti_byte)r->head->own_inputs;
         for (int k = 0; k < node.inputs; k++)
-            node.in[k] = (gckpti_id)r->head->own_in[k];
+            node.in[k] = (gckpti_id)r->head->in[k];
         node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
     }
     gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
@@ -28244,17 +28403,20 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
-    gckpti_band_run r = { (const gckpt_exec *)call->graph, call, b, step,
+    gckpti_band_run r = { (const gckpt_exec *)call->graph,
+                          call,
+                          b,
+                          step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
                           (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
-                          NULL, 0 };
+                          NULL,
+                          0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
     gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
-        gckpti_bands_begin(b, r.at);
         for (int32_t end = 0; end < height;) {
             end = end < height - b->rows ? end + b->rows : height;
             gckpti_bands_next(b, step, r.links, r.at, end);
@@ -28524,7 +28686,7 @@ GCKPTI_COLD
 
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+    return (size_t)gckpti_planned_elements(p, &p->nodes[pick->id]) * sizeof(float);
 }
 
 /* Whether node `user` is of an op that reads node `id`, or a view of it. */
@@ -28622,7 +28784,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
         if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
@@ -28657,7 +28819,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
@@ -28678,7 +28840,7 @@ static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, fl
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
     }
 }
 
@@ -28858,7 +29020,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]),
+                          gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -28889,7 +29052,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
+            int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batchless)
                 gckpti_fill(e, sum, 0,
                             4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
@@ -29498,7 +29661,7 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    to->bytes = gckpti_node_bytes(node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
+    to->bytes = gckpti_node_bytes(p, node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NONE;
@@ -29506,11 +29669,11 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
             to->bytes += (size_t)gckpti_stored_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
-            to->bytes += gckpti_node_bytes(in);
+            to->bytes += gckpti_node_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NONE)
             continue;
         c.in[i].grad = &c.loss_scale; /* is wanted */
-        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(in) : 0;
+        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(p, in) : 0;
     }
     to->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)
@@ -30034,6 +30197,21 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[ins->id].forward = gckpti_nanoseconds(median[x]);
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
+    }
+    for (size_t i = 0; i < p->node_count && p->bands; i++) { /* of a run each op has its part */
+        const gckpti_node *node = &p->nodes[i];
+        if (!node->op || !node->data)
+            continue;
+        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        unit = 1e-9 * (double)costs[i].forward / (double)p->told[i].cost.forward;
+        for (int k = 0; k + 1 < b->steps; k++) {
+            if (step[k].id < 0)
+                continue;
+            gckpt_cost *c = &costs[step[k].id];
+            c->forward = gckpti_nanoseconds((double)p->told[step[k].id].cost.forward * unit);
+            costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
+        }
     }
     for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
@@ -33021,7 +33199,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (head->bands && !GCKPTI_WITH_BANDS)
+    if (head->bands && !GCKPTI_RUNS_BANDS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has runs of ops in bands of rows, which this build "
                             "leaves out (GCKPT_NO_BANDS)");
@@ -33388,7 +33566,7 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
             gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
-            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
             gckpti_print(k, "\n};\n");
         }
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
@@ -33402,9 +33580,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
             gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, ", q->aux_bytes);
-        gckpti_c_shape(k, &q->shape);
-        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, ", %z, %z, %z, %z, ", q->aux_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -33457,6 +33634,10 @@ static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(k, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(k, p->size_count);
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
@@ -33559,7 +33740,8 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
+           p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */

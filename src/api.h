@@ -763,7 +763,7 @@ struct gckpt_call {
 #define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
 /* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
- * - 1: row y of rows y * stride - before to .. + reach - 1. Those that are not there are `beyond`. */
+ * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
 typedef struct {
     int inputs;
     int32_t stride, before, reach;
@@ -788,9 +788,9 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
-    /* Tells *rows, and changes the copy of its attributes to those by which shape() and forward take
-     * rows that are `beyond` as rows of the input: then a plan may run it in bands of rows, with the
-     * same bits (manual, 9). 0, or NULL: it may not. */
+    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
+     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
+     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
     int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans

@@ -35,7 +35,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
-    p->far = p->variant.near ? 0 : p->far;
+    p->most_far = p->far = p->variant.near ? 0 : p->far;
     p->beside = p->far > 0 && p->desc->offload_beside;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
@@ -139,11 +139,11 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
-    const int bands = GCKPTI_WITH_BANDS && !d->as_built && !d->backend &&
+    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
                       d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
-    v.bands = GCKPTI_WITH_BANDS;
+    v.bands = GCKPTI_RUNS_BANDS;
     for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
          form = form->next) {
         v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
@@ -153,7 +153,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
             break;
     }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;

@@ -333,8 +333,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 /* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
 static int gckpti_conv_misplaced(const gckpt_window *w)
 {
-    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
-                      (w->dilation[0] & ~1);
+    const int first =
+        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
     return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
 }
 

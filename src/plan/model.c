@@ -186,8 +186,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form);
-         i++)
+    for (int i = 0;
+         i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
     if (p->variant.bands && !p->failed && result == GCKPT_OK)

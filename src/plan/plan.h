@@ -58,14 +58,15 @@ typedef uint16_t gckpti_nth;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
+typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
 #define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
 
 typedef struct {
     const gckpt_op *op;
     const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
-    gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth shape; /* of the plan's sizes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -137,25 +138,23 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
-/* Of a run of ops in bands of rows (plan/bands.c), which is the op `bands` in place of its last one.
- * Its attributes: this; its steps, links; from byte `own` on the last op's own. Its inputs are what
- * the run reads in the arena or of what is fed; parameters its ops find themselves. Its node's
- * `data` is the last op's row. Where a step's rows are: at byte `at` of the workspace, in the place
- * of step ~at, or, of the last one, in the run's output. */
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+ * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
+ * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
 typedef struct {
-    int32_t steps, links, rows; /* rows: of a band */
-    int32_t inputs, at;         /* at: of gckpti_band_at of each step, in the workspace */
-    int32_t own, own_inputs, own_in[GCKPT_MAX_INPUTS]; /* of the last op, as it was built */
-    uint32_t flops[2];
+    int32_t steps, links, rows, at; /* rows: of a band; at: in the workspace, gckpti_band_at */
+    int32_t inputs, own, own_inputs, in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    uint32_t kiloflops;
 } gckpti_bands;
 typedef struct {
-    int32_t id, height, width; /* id: -1: it copies an input; height: rows; width: floats of one */
-    int32_t at, work;          /* work: where its kernel's workspace is */
+    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* its rows, its kernel's, in the workspace; in place of step ~at */
     int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
     uint32_t beyond;           /* what rows of a padding have, bits of a float */
 } gckpti_band_step;
 typedef struct {
-    int32_t input, from, stride, before, reach; /* from: a step, ~input of the run; reach 0: whole */
+    int32_t input, from, stride, before,
+        reach; /* from: a step, ~input of the run; reach 0: whole */
 } gckpti_band_link;
 typedef struct {
     int32_t low, high;  /* the rows that are there */
@@ -224,13 +223,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, name_bytes, 0)
+    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -262,6 +262,7 @@ enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
@@ -269,7 +270,11 @@ enum {
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
 /* Bytes of a node's value in the arena, or as it is fed. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
+
+/* A node's shape, and its elements, with all rows of the micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -359,6 +364,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -378,7 +388,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *place;    /* by item of the schedule: its instruction; of its end, too */
     int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
@@ -408,7 +418,7 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
-    int term_count, n, threads;   /* n: tensors */
+    int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
@@ -425,7 +435,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -443,12 +453,12 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
-    int banded, *run_of; /* some run is in bands; by id: the last op of its run, or -1 */
+    int banded, *run_of;     /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
-    int *queue; /* of pins (gckpti_refresh): what to compute again */
-    unsigned char *computed; /* has it run */
+    int *queue;                        /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed;           /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* empty between two makers */
@@ -535,7 +545,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
@@ -553,9 +563,7 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 
 /* ---- plan/bands.c ---- */
 #ifndef GCKPT_NO_BANDS
-/* Before the first band of a row of the batch; what the next one, to row `end` of the output, needs
- * and lets go, by step. (Five parameters: the planner has no attributes yet.) */
-GCKPTI_FN void gckpti_bands_begin(const gckpti_bands *b, gckpti_band_at *at);
+/* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
 
@@ -615,6 +623,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
@@ -676,6 +690,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
+
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
 
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);

@@ -26,14 +26,16 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
-/* Words of an input of the run, from a row on. */
-static const uint32_t *gckpti_band_input(const gckpti_band_run *r, int m, int64_t row)
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int whole, int64_t row)
 {
     const gckpt_arg *x = &r->call->in[m];
-    const gckpt_shape *s = &x->shape;
-    const uint32_t *words = x->index ? (const uint32_t *)(const void *)x->index
-                                     : (const uint32_t *)(const void *)x->data;
-    return words + (r->sample * s->d[1] + row) * (gckpti_elements(s) / (s->d[0] * s->d[1]));
+    const int64_t rows = r->sample * x->shape.d[1] + row;
+    const int64_t at =
+        whole ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
 }
 
 /* Rows of a padding. */
@@ -45,33 +47,33 @@ static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, i
         x[k] = beyond;
 }
 
-/* What a step reads: rows of other steps or of inputs, or leaves. */
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
 static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
-                              const gckpti_band_step *q, int32_t first, int32_t count, gckpt_call *c)
+                              const gckpti_band_step *q, int32_t first, int32_t count,
+                              gckpt_call *c)
 {
     const gckpt_plan *p = r->e->plan;
-    for (int k = 0; k < node->inputs; k++) {
-        const int base = p->nodes[node->in[k]].base;
-        c->in[k].data = (const float *)r->e->bound.nodes[base].data;
-    }
+    const void *from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < node->inputs; k++)
+        from[k] = r->e->bound.nodes[p->nodes[node->in[k]].base].data;
     for (int k = q->link; k < q->link + q->links; k++) {
         const gckpti_band_link *in = &r->links[k];
-        gckpt_arg *x = &c->in[in->input];
+        gckpt_shape *shape = &c->in[in->input].shape;
         const int32_t row = first * in->stride - in->before;
-        if (in->from >= 0)
-            x->data = gckpti_band_row(r, in->from, row);
-        else if (in->reach)
-            x->data = (const float *)(const void *)gckpti_band_input(r, ~in->from, row);
-        else
-            x->data = r->call->in[~in->from].data;
+        from[in->input] = in->from < 0 ? gckpti_band_input(r, ~in->from, !in->reach, row)
+                                       : gckpti_band_row(r, in->from, row);
         if (in->reach)
-            x->shape.d[0] = 1, x->shape.d[1] = (count - 1) * in->stride + in->reach;
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
     }
-    for (int k = 0; k < node->inputs; k++)
-        if (p->nodes[p->nodes[node->in[k]].base].type == GCKPT_I32) {
-            c->in[k].index = (const int32_t *)(const void *)c->in[k].data;
-            c->in[k].data = NULL;
-        }
+    for (int k = 0; k < node->inputs; k++) {
+        const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
+    }
 }
 
 /* Makes a step's rows for the next band. */
@@ -88,8 +90,8 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         return;
     if (q->id < 0) {
         memcpy(gckpti_band_row(r, i, first),
-               gckpti_band_input(r, ~r->links[q->link].from, first),
-               (size_t)(stop - first) * (size_t)q->width * sizeof(float));
+               gckpti_band_input(r, ~r->links[q->link].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
         return;
     }
     gckpti_node node = r->e->plan->nodes[q->id];
@@ -97,7 +99,7 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         node.op = (const gckpt_op *)node.data;
         node.inputs = (gckpti_byte)r->head->own_inputs;
         for (int k = 0; k < node.inputs; k++)
-            node.in[k] = (gckpti_id)r->head->own_in[k];
+            node.in[k] = (gckpti_id)r->head->in[k];
         node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
     }
     gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
@@ -116,17 +118,20 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
-    gckpti_band_run r = { (const gckpt_exec *)call->graph, call, b, step,
+    gckpti_band_run r = { (const gckpt_exec *)call->graph,
+                          call,
+                          b,
+                          step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
                           (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
-                          NULL, 0 };
+                          NULL,
+                          0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
     gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
-        gckpti_bands_begin(b, r.at);
         for (int32_t end = 0; end < height;) {
             end = end < height - b->rows ? end + b->rows : height;
             gckpti_bands_next(b, step, r.links, r.at, end);

@@ -359,7 +359,7 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
                                   gckpt_call *c, gckpt_unpacking *stored);
 #else
-#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
+#define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
 #define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 

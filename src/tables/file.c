@@ -200,7 +200,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (head->bands && !GCKPTI_WITH_BANDS)
+    if (head->bands && !GCKPTI_RUNS_BANDS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has runs of ops in bands of rows, which this build "
                             "leaves out (GCKPT_NO_BANDS)");

@@ -80,9 +80,9 @@ static net net_new(unsigned seed, int64_t rows)
     random_state = seed * 977 + 5;
     n.g = gckpt_graph_new(n.s, NULL);
     const int h = between(5, 24), w = between(1, 8), c = between(1, 8), ops = between(2, 14);
-    n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(rows, h, w, c));
+    n.x = gckpt_input(n.g, "x", seed % 8 == 6 ? GCKPT_U8 : GCKPT_F32, gckpt_shape4(rows, h, w, c));
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(rows));
-    gckpt_tensor *at[16] = { n.x };
+    gckpt_tensor *at[16] = { seed % 8 == 6 ? gckpt_from_u8(n.x, 1 / 64.0f, -2) : n.x };
     for (int i = 0; i < ops; i++)
         at[i + 1] = grow(&n, at[i], at[below(i + 1)]);
     n.top = at[ops];
@@ -171,7 +171,7 @@ static void same_bits(unsigned seed)
     net n = net_new(seed, rows);
     gckpt_pick top = { n.top, 0 };
     gckpt_plan_desc d = { .mode = seed % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL, .threads = 1 + (int)(seed / 3 % 3),
-                          .plain = seed / 2 % 2, .batch = BATCH, .fetch = &top, .fetches = seed % 5 < 2,
+                          .plain = seed / 2 % 2, .batch = BATCH, .fetch = &top, .fetches = seed % 5 < 2 && n.top->kind == GCKPTI_OP,
                           .alignment = seed / 2 % 2 ? 4 : 0 };
     if (d.mode == GCKPT_INFERENCE)
         d.batch = rows;
