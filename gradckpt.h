@@ -484,7 +484,8 @@
  *    shards, plan and micro-batches. Take micro-batches that divide a leaf: larger ones are never
  *    full, but their bytes are planned. With shards (gckpt_shard) bytes are those of the largest
  *    share; values that are cut are gathered by the FORWARD of a parameter, planned like any value
- *    by desc.link_work; REDUCE's exchanges run beside the backwards that follow.
+ *    by desc.link_work. Exchanges run beside the instructions that follow: REDUCE's up to the next
+ *    one, a gather's up to its first reader, which desc.link_beside puts it ahead of.
  *    Streaming: each rank adds its own rows, all begin and end; not with values cut. A forward
  *    with leaves shares its rows among ranks; with one leaf all ranks run all rows, as caches
  *    need. What one rank refuses, or its progress callback cancels, ends the step on all of them
