@@ -383,7 +383,9 @@
  *    forward that made the value, a reload before its reader. What is proven holds for schedules
  *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
  *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
- *    uses). docs/offload.md has figures.
+ *    uses). desc.offload_beside: copies run beside what is computed; work is a time, then, reloads
+ *    stand ahead of their readers, and a hold says until where what is being offloaded keeps its
+ *    bytes. docs/offload.md has figures.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
