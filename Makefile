@@ -72,6 +72,7 @@ help:
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
+	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
@@ -173,6 +174,9 @@ mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 
 scaling: build/scaling
 	sh tests/bench/scaling.sh
+
+limited: build/limited
+	sh tests/bench/limited.sh
 
 predict-mpi: build/mpi_predict
 	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
@@ -467,6 +471,8 @@ build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/g
 build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/gradckpt.o
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+build/limited: tests/bench/limited.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
+	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
@@ -538,4 +544,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean

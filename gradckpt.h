@@ -27,39 +27,39 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1311
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1352
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1727
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        653
+ *     >>graph     tensors, views, segments, gckpt_apply                                        667
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5634
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5722
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3872
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4712
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
- *                 time, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3183
+ *                 time, draft, place, ahead, bands, runs, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3223
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1667
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1696
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4834
- *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
- *                 debug, packed, update, picks, advance, step, train, profile
- *     >>check     gradients against finite differences; what ops cost here; races              705
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5086
+ *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
+ *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
+ *     >>check     gradients against finite differences; what ops cost here; races              720
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2520
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            974
+ *     >>tables    plans as files and as C constants                                            990
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3704
+ *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -159,6 +159,7 @@
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
+ *    GCKPT_NO_BANDS     runs of ops in bands of rows (9), in plans that are made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -177,6 +178,7 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma. Some are rounded
  *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
  *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
+ *       A byte that is fed becomes fma(byte, scale, shift) (gckpt_from_u8).
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
  *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1; softplus max(x, 0) + that of
@@ -351,11 +353,12 @@
  *    stands what is proven: no schedule in its bytes has less work than gckpt_plan_proven_work,
  *    none fits in fewer than gckpt_plan_proven_bytes. That is said of every schedule of the
  *    request, whoever finds it: forwards in any order and number, any value let go and computed
- *    again at any time, as long as backwards run in an order of this library and values stay whole;
- *    graph, micro-batch, update rule, precision, pins and alignment are given. On transformers it
- *    leaves no gap above about a fifth of store-all's bytes; below, it is weak: the gap is what
- *    nobody knows, not what is lost. docs/plans.md has figures, and what planning takes: a few
- *    milliseconds and megabytes for a budget, some hundred milliseconds for all budgets.
+ *    again at any time, as long as backwards run in an order of this library and values stay whole,
+ *    or those that the plan may have in bands (below) are in these bands; graph, micro-batch,
+ *    update rule, precision, pins and alignment are given. On transformers it leaves no gap above
+ *    about a fifth of store-all's bytes; below, it is weak: the gap is what nobody knows, not what
+ *    is lost. docs/plans.md has figures, and what planning takes: a few milliseconds and megabytes
+ *    for a budget, some hundred milliseconds for all budgets.
  *    What holds always: never over the budget; more bytes never cost more work; never more work
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
@@ -376,6 +379,17 @@
  *    rows at a time, and the forward only counts. A linear layer (w as (V,C), no bias) and
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
+ *
+ *    Where ops come one behind the other whose values need no gradient (frozen layers, inference),
+ *    a run of them can go in bands of rows: of images (B,H,W,C) a few rows of H at a time, of
+ *    (B,T,C) a few of T, sample by sample. Of a value inside a run only those rows are there that
+ *    others still read, in the workspace; nothing is computed twice. AUTO, OPTIMAL, frontiers,
+ *    gckpt_fit and GCKPT_INFERENCE with a budget choose it where its bytes are needed (fp32, no
+ *    backend, not desc.as_built). In runs may be convolutions, pools, linear layers, norms and
+ *    softmax over the last axis, slices and concats of it, what goes element by element, and ops of
+ *    a user's that say how (gckpt_op.rows): not what mixes rows of the batch, draws, is pinned or
+ *    fetched, or reads a parameter that is staged. Where a run begins and ends is chosen by bytes
+ *    alone: the cut into ops and runs with the fewest. gckpt_plan_op says "bands" of its last op.
  *
  *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
  *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
@@ -608,7 +622,8 @@ typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
 } gckpt_shape;
-typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+/* Of a tensor's elements. U8, unsigned bytes: inputs only, which gckpt_from_u8 makes floats of. */
+typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
@@ -934,6 +949,9 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
  * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
+/* x is u8: x scale + shift, an fma for each byte. (1/255, 0: from 0 to 1.) A pixel that is fed as
+ * a byte takes a quarter of what it takes as a float; x may be reshaped before. */
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
@@ -1178,6 +1196,7 @@ typedef struct {
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
+    const uint8_t *bytes; /* GCKPT_IS_U8: the values */
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
@@ -1225,6 +1244,7 @@ struct gckpt_call {
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_MEASURES (1u << 11)
+#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1238,7 +1258,14 @@ struct gckpt_call {
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
+/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
+ * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
+typedef struct {
+    int inputs;
+    int32_t stride, before, reach;
+    float beyond;
+} gckpt_rows;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -1258,6 +1285,10 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
+    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
+     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
+     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
+    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -1367,6 +1398,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -1848,8 +1885,9 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
- * one byte order. Arithmetic is the executor's own. */
+ * tells whether that is over. Both are called by the thread that runs the step, between
+ * instructions and, on a processor, within them. All ranks make the same exchanges in the same
+ * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */
@@ -2354,6 +2392,7 @@ enum {
     GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
+    GCKPTI_WITH_BANDS = GCKPTI_WITH(BANDS),
     GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
 };
 #if GCKPTI_LEAN && defined(__GNUC__)
@@ -2595,6 +2634,11 @@ typedef struct {
                          void *context); /* the program's own */
     void *user;
     struct gckpti_team *team; /* NULL: none, or not needed */
+    /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
+     * alone; it starts no others. NULL: nothing. */
+    void (*between)(void *context);
+    void *context;
+    int thread; /* its number */
 } gckpti_runner;
 
 /* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
@@ -3124,6 +3168,19 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
+static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+{
+    gckpti_piece **link = &s->first, *piece;
+    size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
+    while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
+        link = &piece->next;
+    if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
+        return;
+    *link = piece->next;
+    gckpti_resize(s->memory, piece, piece->size, 0);
+}
+
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -3139,8 +3196,10 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         return 0;
     memcpy(more, &need, sizeof need);
     more += GCKPTI_ALIGN;
-    if (at)
+    if (at) {
         memcpy(more, at, bytes);
+        gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
+    }
     memcpy(array, &more, sizeof more);
     return 1;
 }
@@ -3388,26 +3447,41 @@ GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *
         body(context, i);
 }
 
+#ifdef _OPENMP
+#define gckpti_thread() omp_get_thread_num()
+#else
+#define gckpti_thread() 0
+#endif
+
 #if GCKPTI_HAS_FAST
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, block;
+    int64_t n, next, block, work;
+    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
 } gckpti_items;
 
 /* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
+    const int between = s->runner && s->runner->thread == gckpti_thread();
+    int64_t done = 0;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
         int64_t end = s->n - i < s->block ? s->n : i + s->block;
         if (i >= s->n)
             return;
-        for (; i < end; i++)
+        for (; i < end; i++) {
             s->body(s->context, i, worker);
+            done += between ? s->work : 0;
+            if (done >= 1 << 18) {
+                s->runner->between(s->runner->context);
+                done = 0;
+            }
+        }
     }
 }
 #endif
@@ -3416,12 +3490,15 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
                               void (*item)(void *context, int64_t i, int64_t worker), void *context)
 {
 #if GCKPTI_HAS_FAST
-    if (call && item && call->threads > 1 && items > 1) {
-        gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+    const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
+    runner = runner && runner->between ? runner : NULL;
+    if (call && item && (call->threads > 1 || runner) && items > 1) {
+        const int64_t capped = work <= 0 ? 0 : work < 1 << 18 ? work : 1 << 18;
+        gckpti_items s = { item, context, items, 0, 1, capped, runner };
+        s.block += 65536 / (1 + (capped < 65536 ? capped : 65536));
         int64_t workers = items / s.block + (items % s.block != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1) {
+        if (workers > 1 || runner) {
             gckpti_job(call, workers, gckpti_work_on, &s);
             return;
         }
@@ -3442,6 +3519,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -3451,7 +3529,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)runner, (void)threads;
+    (void)threads;
+    runner->thread = gckpti_thread();
     main(context);
 }
 
@@ -4845,7 +4924,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/crew), so each ends where it is
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
@@ -6720,8 +6799,11 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));
-    if (type != GCKPT_F32 && type != GCKPT_I32)
-        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (type != GCKPT_F32 && type != GCKPT_I32 && (type != GCKPT_U8 || kind != GCKPTI_INPUT))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
+                           "GCKPT_U8",
+                           name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
@@ -6973,11 +7055,24 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
+/* What to say of a tensor that is not of the type wanted; NULL: it is. */
+static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+{
+    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
+    if (op->needs[i] & GCKPT_IS_U8)
+        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
+    if (op->flags & GCKPT_INDEX(i))
+        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
+    return type == GCKPT_F32 || any ? NULL
+           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
+                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+}
+
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -6992,10 +7087,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                        type == GCKPT_I32 ? "i32 (indices)"
-                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+        else if (wrong)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
     }
     return g->object.sticky == GCKPT_OK;
 }
@@ -7144,7 +7237,8 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
+    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
@@ -7992,6 +8086,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -7999,17 +8094,21 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+                       flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
         GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
-        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward), GCKPTI_PLANS(gckpti_rows_rule, rows) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
-                   flops_backward, classes, flags, __VA_ARGS__)
+                   flops_backward, classes, NULL, flags, __VA_ARGS__)
+#define GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, rows, flags, ...)                          \
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   NULL, NULL, rows, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+    GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
@@ -8316,11 +8415,35 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
+
+/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
+                          (double)o[0], (double)o[1]);
+    return gckpti_unary_shape(call);
+}
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+               GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
+{
+    const float o[2] = { scale, shift };
+    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
@@ -8806,7 +8929,14 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    *rows = same;
+    return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_rows, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
@@ -8880,7 +9010,15 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const int axis = *(const int *)attributes;
+    *rows = same;
+    return (axis < 0 ? axis + call->shape.n : axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_rows,
+                   GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -9064,7 +9202,7 @@ GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
 GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_below, GCKPTI_INDICES, 0);
+               gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
@@ -9099,7 +9237,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
+GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
@@ -9270,8 +9408,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
         return 0;
     int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
     int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
-    int64_t rest =
-        k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
     return (rows + GCKPTI_PANEL) * links / 2 + rest;
 }
 
@@ -9501,8 +9638,17 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0));
+/* x's rows, where one w serves all. */
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    (void)attributes;
+    *rows = same;
+    return call->in[1].shape.n == 2;
+}
+
+GCKPTI_ROW_OF_ROWS(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -9545,8 +9691,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_ROW_OF_ROWS(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -9865,7 +10011,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
     const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
     const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;
@@ -11585,8 +11731,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
+ * nothing to a sum that starts at +0, and count (they do anyway). */
+static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
+                            gckpt_rows *rows)
+{
+    gckpti_pool *o = (gckpti_pool *)attributes;
+    const int i = call->in[0].shape.n == 3;
+    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    *rows = window;
+    o->padding[i] = 0;
+    return 1;
+}
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
+}
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, 0.0f, rows);
+}
+
+GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                   gckpti_average_pool_rows, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -12314,8 +12483,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
-           GCKPT_IN(0), GCKPT_SUMS);
+/* Zeros of the padding take part: rows of them give the same bits. */
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
+    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+                                0.0f };
+    *rows = window;
+    a->window.padding[0] = 0;
+    return !a->transposed && over < INT32_MAX;
+}
+
+GCKPTI_ROW_OF_ROWS(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                   gckpti_conv2d_rows, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -12335,8 +12516,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 /* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
 static int gckpti_conv_misplaced(const gckpt_window *w)
 {
-    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
-                      (w->dilation[0] & ~1);
+    const int first =
+        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
     return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
 }
 
@@ -14856,12 +15037,14 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -14895,14 +15078,15 @@ typedef uint16_t gckpti_nth;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
+typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
 #define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
-    gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth shape; /* of the plan's sizes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -14974,10 +15158,44 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+ * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
+ * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
+typedef struct {
+    int32_t steps, links, rows, at; /* rows: of a band; at: in the workspace, gckpti_band_at */
+    int32_t inputs, own, own_inputs, in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    uint32_t kiloflops;
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* its rows, its kernel's, in the workspace; in place of step ~at */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before,
+        reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -15014,7 +15232,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
     X(int, packed, 0)                    /* some parameter is */                                   \
@@ -15025,13 +15243,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, name_bytes, 0)
+    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -15063,14 +15282,19 @@ enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+/* Bytes of a node's value in the arena, or as it is fed. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
+
+/* A node's shape, and its elements, with all rows of the micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -15160,6 +15384,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -15179,7 +15408,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *place;    /* by item of the schedule: its instruction; of its end, too */
     int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
@@ -15209,7 +15438,7 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
-    int term_count, n, threads;   /* n: tensors */
+    int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
@@ -15244,11 +15473,12 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of;     /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
-    int *queue; /* of pins (gckpti_refresh): what to compute again */
-    unsigned char *computed; /* has it run */
+    int *queue;                        /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed;           /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* empty between two makers */
@@ -15341,15 +15571,25 @@ static inline int gckpti_lowest_price(const gckpti_planner *p)
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
 }
 
-/* Whether some op has the variant's form. */
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* What the next band, to row `end` of the output, needs and lets go, by step. */
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
@@ -15403,6 +15643,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
@@ -15465,6 +15711,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
+
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
@@ -15486,6 +15735,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -15574,6 +15832,48 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_copies(...)                ((void)0)
 #endif
 
+/* ---- plan/bands.c, plan/runs.c ---- */
+#ifndef GCKPT_NO_BANDS
+enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_rows rows;
+    void *attributes; /* for bands */
+    int last;         /* the last op that reads it; p->n: the program does */
+    int step;         /* of a run that is being made; -1: none */
+    int64_t live;     /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
+ * steps that write there first, and read it last; how many read it; rows of a padding are there. */
+typedef struct {
+    int32_t rows, most;
+    int keeps, begin, last, readers, padded;
+} gckpti_band_room;
+
+/* A run that is being made, of p's ops. */
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    gckpti_bands head;
+    gckpti_band_step step[GCKPTI_RUN_STEPS];
+    gckpti_band_link link[GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS];
+    gckpti_band_at at[GCKPTI_RUN_STEPS];
+    gckpti_band_room room[GCKPTI_RUN_STEPS];
+    const gckpt_tensor *of[GCKPTI_RUN_STEPS]; /* what a step makes */
+    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
+    int buffer_count;
+    uint64_t extra; /* work that the ops run whole do not have */
+    int64_t work;   /* bytes of the workspace */
+} gckpti_run_maker;
+
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
+#else
+static inline void gckpti_take_bands(gckpti_planner *p) { (void)p; }
+#endif
+
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
@@ -15612,9 +15912,29 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    gckpt_shape s;
+    s.n = (int)*sizes;
+    for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = i < s.n ? *++sizes : 0;
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    int64_t n = 1;
+    for (int axes = (int)*sizes; axes > 0; axes--)
+        n *= *++sizes;
+    return n;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
+{
+    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
+    return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
@@ -15738,7 +16058,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+           (p->rounding[t->base->id] & narrow ? 2
+            : t->type == GCKPT_U8             ? 1
+                                              : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
@@ -16627,7 +16949,7 @@ static void gckpti_find_active(gckpti_planner *p)
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
@@ -16751,9 +17073,12 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+    for (int i = 0;
+         i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
+    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+        gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -17382,9 +17707,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
                         !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs    ? v->reload
-                             : holds ? gckpti_hold_until(p, self, kept, &live)
-                                     : 0;
+        t->offloaded[kept] = runs ? v->reload : holds ? gckpti_hold_until(p, self, kept, &live) : 0;
         live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -17417,6 +17740,29 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
     gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
+}
+
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run)
+{
+    int runs = 0;
+    for (int x = 0, from = 0; x < length; x++) {
+        if (x + 1 < length && item[x + 1] == item[x] + 1)
+            continue;
+        if (run) {
+            run[runs].first = item[from];
+            run[runs].count = x + 1 - from;
+        }
+        runs++;
+        from = x + 1;
+    }
+    return runs;
+}
+
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            item[x++] = run->first + k;
 }
 
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
@@ -17499,7 +17845,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
-                                : gckpti_is_hold(p, i)   ? "hold"
+                                : gckpti_is_hold(p, i) ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
@@ -17621,23 +17967,28 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0, offloads = 0;
+    size_t buffers = (size_t)p->gradients;
     const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
+        buffers += i < 0 ? p->work_backward[id] > 0
+                         : (p->work_forward[id] > 0) + (size_t)(d->s.value_end[x] >= 0) +
+                               (d->s.aux_end[x] >= 0);
+        offloads += i >= 0 && d->s.offloaded[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers =
-        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, buffers, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -17707,7 +18058,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -18029,6 +18380,16 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     return gckpti_sum_live(p, d);
 }
 
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length)
+{
+    gckpti_scratch_clear(&p->pass);
+    int *item = (int *)gckpti_scratch_take(&p->pass, (size_t)length, sizeof *item);
+    if (!item)
+        return GCKPT_E_MEMORY;
+    gckpti_from_runs(run, length, item);
+    return gckpti_make_draft(p, item, length);
+}
+
 /* >>plan/place */
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
@@ -18290,22 +18651,662 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
+/* >>plan/ahead */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
+/* By a model in which ranks exchange one thing after the other, beside what is computed, which
+ * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
+ * later; a sum may have to wait for one of them. Times are work. */
+typedef struct {
+    int at, to;     /* its item; before which item it is to stand */
+    uint64_t begin; /* when it begins at the latest, if nothing is to wait for it */
+} gckpti_gathering;
+
+/* Work of the link: of the gather of item i; 0: it is none. */
+static uint64_t gckpti_gather_work(const gckpti_planner *p, int i)
+{
+    const gckpt_tensor *t = p->tensors[p->unit[gckpti_unit_of(p, i)].id];
+    const size_t whole = gckpti_value_bytes(p, t);
+    return i >= p->prologue && i < p->units && gckpti_is_gathered(p, t)
+               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               : 0;
+}
+
+/* The first item behind x that reads what the unit of item x makes. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1, count; y < s->length; y++)
+        for (const int *links = gckpti_reads(p, s->item[y], &count); count-- > 0;)
+            if (links[count] == s->item[x])
+                return y;
+    return s->length;
+}
+
+/* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
+ * before[x]: work of what is computed before item x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.s;
+    uint64_t over = UINT64_MAX; /* when the link is needed for the next one */
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->item[x], u = gckpti_unit_of(p, i);
+        const uint64_t link = gckpti_gather_work(p, i);
+        before[x + 1] = gckpti_add_work(before[x], i < 0    ? p->cost[p->unit[u].id].backward
+                                                   : i == u ? p->unit[u].cost - link
+                                                            : 0);
+        if (link)
+            g[n++].at = x;
+    }
+    for (int k = n; k-- > 0;) {
+        const int x = g[k].at;
+        const uint64_t read = before[gckpti_first_read(p, s, x)], own = before[x + 1] - before[x];
+        const uint64_t link = gckpti_gather_work(p, s->item[x]);
+        over = over < read ? over : read;
+        over = over > link ? over - link : 0;
+        g[k].begin = over > own ? over - own : 0;
+    }
+    return n;
+}
+
+/* Each gather goes, in their order, as far ahead as its latest begin and `most` live bytes say, but
+ * not before the last use of what was gathered before. Returns how many of them move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gathering *g, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_draft *d = &p->best;
+    const gckpti_schedule *s = &d->s;
+    int moved = 0, low = p->prologue;
+    size_t *live = (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length, sizeof *live);
+    int *used = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *used);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->place[x]; y < d->place[x + 1]; y++)
+            live[x] = d->live[y] > live[x] ? d->live[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = g[k].at, u = s->item[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->unit[u].id]);
+        low = low > used[u] ? low : used[u];
+        g[k].to = x;
+        for (int y = x; y-- > low && before[y + 1] > g[k].begin && live[y] + bytes <= most;) {
+            live[y] += bytes;
+            g[k].to = y;
+        }
+        moved += g[k].to < x;
+        low = g[k].to;
+        used[u] = s->value_end[x] + 1;
+    }
+    return moved;
+}
+
+/* Drafts p->best with gathers moved so. 0: none moves, or there is no memory. */
+static int gckpti_draft_ahead(gckpti_planner *p, size_t most, gckpt_result *result)
+{
+    const gckpti_schedule *s = &p->best.s;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->pass);
+    gckpti_gathering *g = (gckpti_gathering *)gckpti_scratch_take(&p->pass, length, sizeof *g);
+    uint64_t *before = (uint64_t *)gckpti_scratch_take(&p->pass, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, g, before), next = 0, at = 0;
+    if (!n || !gckpti_move_gathers(p, g, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->item[x];
+        for (; next < n && g[next].to == x; next++)
+            gckpti_emit(p, s->item[g[next].at]);
+        if (at < n && g[at].at == x)
+            at++;
+        else if (i >= 0 || p->unit[~i].nth < p->body_backwards)
+            gckpti_emit(p, i);
+    }
+    *result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    p->made_length = 0;
+    return !p->failed;
+}
+
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
+{
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+         tries > 0 && gckpti_draft_ahead(p, most, &result); tries--) {
+        if (result == GCKPT_OK)
+            result = gckpti_place_draft(p);
+        if (result == GCKPT_OK && p->draft.arena <= arena) {
+            gckpti_keep_draft(p);
+            break;
+        }
+        if (result != GCKPT_OK)
+            break;
+        most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
+}
+#endif
+
+/* >>plan/bands */
+GCKPTI_COLD
+
+#ifndef GCKPT_NO_BANDS
+/* ---- bands: a run of ops that need no gradient, a few rows at a time ----
+ * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
+ * value between them there are the rows that its readers still need: the last ones move to the
+ * front when new ones are made, so that nothing is computed twice. Rows of a padding are there like
+ * others; they count as below 0, or as `height` and above. */
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end)
+{
+    for (int i = 0; i < b->steps; i++) {
+        if (end <= b->rows) /* the first band: nothing is there; rows of the output begin at 0 */
+            at[i].low = at[i].high = i + 1 < b->steps ? INT32_MIN : 0;
+        at[i].drop = INT32_MAX, at[i].need = i + 1 < b->steps ? at[i].high : end;
+    }
+    for (int i = b->steps; i-- > 0;) {
+        gckpti_band_at *q = &at[i];
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads it any more */
+        q->high = q->high < q->drop ? q->drop : q->high;    /* nor what is in between */
+        q->need = q->need < q->high ? q->high : q->need;
+        const int32_t first = gckpti_band_first(q), stop = gckpti_band_stop(&step[i], q);
+        for (int k = step[i].link; k < step[i].link + step[i].links && first < step[i].height;
+             k++) {
+            const gckpti_band_link *in = &links[k];
+            if (in->from < 0)
+                continue;
+            const int32_t drop = first * in->stride - in->before;
+            const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
+            gckpti_band_at *from = &at[in->from];
+            from->drop = drop < from->drop ? drop : from->drop;
+            from->need = first < stop && need > from->need ? need : from->need;
+        }
+    }
+}
+
+static uint64_t gckpti_bands_flops(const gckpt_call *call)
+{
+    return (uint64_t)((const gckpti_bands *)call->attributes)->kiloflops << 10;
+}
+
+GCKPTI_DATA const gckpt_op gckpti_op_bands = {
+    "bands", NULL,  gckpti_bands_forward, NULL, gckpti_bands_flops,
+    NULL,    { 0 }, GCKPTI_OWN_ROW,       NULL, NULL,
+    NULL,    NULL
+};
+
+/* ---- which ops may be in runs ---- */
+/* Whether input k of an op has rows: 1; is the same for all rows: 0; -1: neither. */
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+{
+    const gckpt_shape *q = &t->in[k]->shape;
+    const int at = q->n - t->shape.n + 1;
+    if (t->in[k]->batchless)
+        return !t->op->rows && at >= 0 && q->d[at] != 1 ? -1 : 0;
+    return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
+                   (t->op->rows || q->d[1] == t->shape.d[1])
+               ? 1
+               : -1;
+}
+
+/* Finds how bands of an op are made, if they are. */
+static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
+{
+    gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
+    if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
+        gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
+        (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
+        return;
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+    call.shape = t->shape;
+    o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
+    if (p->failed || (t->op->rows && !t->op->rows(&call, o->attributes, &rows)))
+        return;
+    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.reach;
+    most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
+    for (int k = 0; k < t->inputs; k++) {
+        const int64_t n = gckpti_elements(&t->in[k]->shape);
+        most = n > most ? n : most;
+        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0)
+            return;
+    }
+    if (most <= INT32_MAX / 8)
+        o->rows = rows;
+}
+
+/* What ops read when; what may be in runs. */
+GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r)
+{
+    gckpti_planner *p = r->p;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        gckpti_find_rows(p, t, &r->op[i]);
+        r->op[i].step = -1;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            r->op[t->in[k]->base->id].last = i;
+    }
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && !p->desc->fetch[i].gradient)
+            r->op[p->desc->fetch[i].tensor->base->id].last = p->n;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        r->op[i].last = t->keep ? p->n : r->op[i].last;
+        if (t->kind == GCKPTI_OP && !t->batchless)
+            for (int k = i + 1; k <= r->op[i].last && k < p->n; k++)
+                r->op[k].live += (int64_t)gckpti_value_bytes(p, t);
+    }
+}
+
+/* ---- a run ---- */
+static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
+{
+    const int i = r->head.steps++;
+    const gckpti_band_step step = { id,
+                                    (int32_t)t->shape.d[1],
+                                    (int32_t)(gckpti_elements(&t->shape) /
+                                              (t->shape.d[0] * t->shape.d[1])),
+                                    0,
+                                    0,
+                                    r->head.links,
+                                    0,
+                                    0 };
+    memset(&r->room[i], 0, sizeof r->room[i]);
+    r->step[i] = step;
+    r->of[i] = t;
+    return i;
+}
+
+static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_rows *rows)
+{
+    const gckpti_band_link link = { k, from, rows->stride, rows->before, rows->reach };
+    r->link[r->head.links++] = link;
+    r->step[r->head.steps - 1].links++;
+}
+
+/* The number of an input of the run; -1: there are too many. */
+static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    int m = 0;
+    while (m < r->head.inputs && r->head.in[m] != t->id)
+        m++;
+    if (m == GCKPT_MAX_INPUTS)
+        return -1;
+    r->head.in[m] = t->id;
+    r->head.inputs += m == r->head.inputs;
+    return m;
+}
+
+/* Whether an op reads rows beyond those of input k. */
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+{
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
+    return rows->before > 0 || end > t->in[k]->shape.d[1];
+}
+
+/* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
+ * cannot be in the run. */
+static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_rows *rows = &r->op[t->id].rows;
+    int from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        const int leaf = q->batchless && q->base->kind != GCKPTI_OP;
+        from[k] = r->op[q->base->id].step;
+        if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
+                         : !leaf && (from[k] = ~gckpti_run_input(r, q)) == 0)
+            return 0;
+        if (from[k] >= 0 || q->batchless || !gckpti_reads_beyond(t, rows, k))
+            continue;
+        if (q->type == GCKPT_U8) /* copies are words */
+            return 0;
+        const int m = from[k];
+        for (int i = 0; i < r->head.steps; i++)
+            from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];
+        if (from[k] < 0) {
+            from[k] = gckpti_run_add(r, q, -1);
+            gckpti_run_link(r, 0, m, &same);
+        }
+    }
+    const int step = gckpti_run_add(r, t, t->id);
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        if (!q->batchless || q->base->kind == GCKPTI_OP)
+            gckpti_run_link(r, k, from[k], q->batchless ? &whole : rows);
+        if (q->batchless || from[k] < 0)
+            continue;
+        gckpti_band_room *room = &r->room[from[k]];
+        gckpti_band_step *of = &r->step[from[k]];
+        room->last = step;
+        room->readers++;
+        if (!gckpti_reads_beyond(t, rows, k))
+            continue;
+        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
+            return 0;
+        of->beyond = gckpti_bits(rows->beyond);
+    }
+    r->op[t->id].step = step;
+    return 1;
+}
+
+/* Where a step is the only reader of another one, row by row, and may be in its place, it is. */
+static void gckpti_run_in_place(gckpti_run_maker *r)
+{
+    for (int i = 0; i < r->head.steps; i++) {
+        const gckpti_band_step *q = &r->step[i];
+        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
+            const gckpti_band_link *in = &r->link[k];
+            if (in->from < 0 || r->room[in->from].readers != 1 ||
+                r->step[in->from].width != q->width ||
+                !(r->of[i]->op->flags & GCKPT_INPLACE(in->input)))
+                continue;
+            r->step[in->from].at = ~i;
+            break;
+        }
+    }
+}
+
+/* Goes through all bands of a row of the batch: rows of buffers, what moves, how often ops run. */
+static void gckpti_run_walk(gckpti_run_maker *r)
+{
+    const gckpti_bands *b = &r->head;
+    const int32_t height = r->step[b->steps - 1].height;
+    r->extra = 0;
+    for (int32_t end = 0; end < height;) {
+        end = end < height - b->rows ? end + b->rows : height;
+        gckpti_bands_next(b, r->step, r->link, r->at, end);
+        for (int i = 0; i < b->steps; i++) {
+            gckpti_band_at *at = &r->at[i];
+            gckpti_band_room *room = &r->room[i];
+            const int32_t made = gckpti_band_stop(&r->step[i], at) - gckpti_band_first(at);
+            const int32_t kept = at->high - at->drop;
+            room->keeps |= kept > 0;
+            room->most = made > room->most ? made : room->most;
+            room->rows = at->need - at->drop > room->rows ? at->need - at->drop : room->rows;
+            r->extra += made > 0 ? GCKPTI_INSTRUCTION_WORK : 0;
+            r->extra += 80 *
+                        (uint64_t)((at->drop > at->low ? kept : 0) +
+                                   (r->step[i].id < 0 && made > 0 ? made : 0)) *
+                        (uint64_t)r->step[i].width;
+            at->low = at->drop, at->high = at->need;
+        }
+    }
+    r->extra *= (uint64_t)r->of[b->steps - 1]->shape.d[0];
+}
+
+/* Workspace of a step's op, of as many rows as it makes at once. */
+static size_t gckpti_run_scratch(const gckpti_run_maker *r, int i)
+{
+    const gckpt_tensor *t = r->of[i];
+    const gckpti_row_op *o = &r->op[t->id];
+    if (r->step[i].id < 0 || r->room[i].most == 0)
+        return 0;
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
+    for (int k = 0; k < t->inputs; k++)
+        if (!t->in[k]->batchless) {
+            call.in[k].shape.d[0] = 1;
+            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.reach;
+        }
+    call.threads = r->p->threads;
+    call.plain = r->p->plain;
+    return t->op->shape(&call) == GCKPT_OK ? call.work_forward : SIZE_MAX;
+}
+
+/* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
+static void gckpti_run_buffer(gckpti_run_maker *r, int id, size_t size, int start, int end)
+{
+    gckpt_buffer *b = &r->buffers[r->buffer_count];
+    memset(b, 0, sizeof *b);
+    b->id = id, b->size = size, b->start = start, b->end = end;
+    r->buffer_count += size > 0;
+}
+
+/* Buffers of the run; r->work: their live bytes at the most. */
+static int gckpti_run_room(gckpti_run_maker *r)
+{
+    const int n = r->head.steps;
+    r->buffer_count = 0;
+    gckpti_run_buffer(r, 2 * n, sizeof *r->at * (size_t)n, 0, n - 1);
+    for (int i = 0; i < n; i++)
+        r->room[i].begin = i;
+    for (int i = 0; i < n; i++) {
+        const gckpti_band_step *q = &r->step[i];
+        const gckpti_band_room *room = &r->room[i];
+        const size_t scratch = gckpti_run_scratch(r, i);
+        const double bytes = sizeof(float) * (double)room->rows * (double)q->width;
+        if (scratch > INT32_MAX || bytes > INT32_MAX)
+            return 0;
+        gckpti_run_buffer(r, i + n, scratch, i, i);
+        if (q->at < 0 && room->begin < r->room[~q->at].begin)
+            r->room[~q->at].begin = room->begin;
+        if (q->at >= 0 && i + 1 < n)
+            gckpti_run_buffer(r, i, (size_t)bytes, room->keeps ? 0 : room->begin,
+                              room->keeps ? n - 1 : room->last);
+    }
+    r->work = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t live = 0;
+        for (int k = 0; k < r->buffer_count; k++)
+            if (r->buffers[k].start <= i && i <= r->buffers[k].end)
+                live += (int64_t)gckpti_round_up(r->buffers[k].size, r->p->alignment);
+        r->work = live > r->work ? live : r->work;
+    }
+    return r->work <= INT32_MAX;
+}
+
+/* Makes the run of so many ops. 0: it is none. */
+GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
+{
+    const gckpt_tensor *out = r->p->tensors[id[n - 1]];
+    const int64_t height = out->shape.d[1];
+    const int64_t wide =
+        gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
+    int fits = 1;
+    memset(&r->head, 0, sizeof r->head);
+    r->head.rows =
+        r->p->plain ? 1
+                    : (int32_t)gckpti_min((63 + wide) / wide, height); /* enough for fast kernels */
+    for (int i = 0; i < n && fits; i++)
+        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
+               (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
+               gckpti_run_add_op(r, r->p->tensors[id[i]]);
+    for (int i = 0; i < n; i++)
+        r->op[id[i]].step = -1;
+    for (int i = 0; i + 1 < r->head.steps && fits; i++)
+        fits = r->room[i].readers > 0;
+    if (!fits)
+        return 0;
+    gckpti_run_in_place(r);
+    gckpti_run_walk(r);
+    return gckpti_run_room(r);
+}
+#endif
+
+GCKPTI_WARM
+
+/* >>plan/runs */
+GCKPTI_COLD
+
+#ifndef GCKPT_NO_BANDS
+/* Puts a run in place of its last op; those inside run as bands have it. */
+static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *t = p->tensors[id[n - 1]];
+    gckpt_tensor as = *t;
+    uint64_t given = 0, whole = 0, flops = 0;
+    if (!gckpti_run_make(r, id, n))
+        return;
+    const int count = r->head.steps;
+    const size_t work = gckpti_place(pass, r->buffers, (size_t)r->buffer_count, p->alignment);
+    const size_t steps = sizeof *r->step * (size_t)count, head = sizeof r->head;
+    const size_t links = sizeof *r->link * (size_t)r->head.links;
+    for (int k = 0; k < r->buffer_count; k++) {
+        const int i = r->buffers[k].id;
+        *(i < count       ? &r->step[i].at
+          : i < 2 * count ? &r->step[i - count].work
+                          : &r->head.at) = (int32_t)r->buffers[k].offset;
+    }
+    for (int i = 0; i < n; i++) {
+        gckpt_tensor inner = *p->tensors[id[i]];
+        gckpt_call call = gckpti_shape_call(inner.in, inner.inputs, inner.attributes);
+        call.shape = inner.shape;
+        flops += inner.op->flops ? inner.op->flops(&call) : 0;
+        whole = gckpti_add_work(whole, p->model[id[i]].forward);
+        given = gckpti_add_work(given, p->desc->costs ? p->desc->costs[id[i]].forward : 0);
+        inner.attributes = r->op[id[i]].attributes;
+        p->run_of[id[i]] = t->id;
+        p->tensors[id[i]] =
+            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    }
+    r->head.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
+    r->head.own = (int32_t)gckpti_round_up(head + steps + links, GCKPTI_ALIGN);
+    r->head.own_inputs = t->inputs;
+    as.op = &gckpti_op_bands;
+    as.data = t->op;
+    as.aux_bytes = 0;
+    as.inputs = r->head.inputs;
+    as.attribute_bytes = (size_t)r->head.own + t->attribute_bytes;
+    unsigned char *to = (unsigned char *)gckpti_scratch_take(&p->scratch, as.attribute_bytes, 1);
+    for (int k = 0; k < GCKPT_MAX_INPUTS; k++) {
+        as.in[k] = k < as.inputs ? p->g->tensors[r->head.in[k]] : NULL;
+        r->head.in[k] = k < t->inputs ? t->in[k]->id : 0;
+    }
+    as.attributes = to;
+    p->tensors[t->id] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+    p->failed = p->failed || work == SIZE_MAX;
+    if (p->failed)
+        return;
+    memcpy(to, &r->head, head);
+    memcpy(to + head, r->step, steps);
+    memcpy(to + head + steps, r->link, links);
+    if (t->attribute_bytes)
+        memcpy(to + r->head.own, r->op[t->id].attributes, t->attribute_bytes);
+    p->work_forward[t->id] = work;
+    p->model[t->id].forward = gckpti_add_work(whole, r->extra);
+    if (!p->desc->costs)
+        p->cost[t->id] = p->model[t->id];
+    else if (p->built_model)
+        p->cost[t->id].forward = gckpti_in_proportion(given, p->model[t->id].forward, whole);
+    p->banded = 1;
+}
+
+/* ---- which are chosen: of the ways to cut a stretch into ops and runs that need no more bytes
+ * than the best of them, or `least`, the one with the least work ---- */
+typedef struct {
+    int64_t live; /* bytes at the most */
+    uint64_t extra;
+    int from; /* of the first so many ops: where the last one, or run, begins */
+} gckpti_run_cut;
+
+/* cut[i * GCKPTI_RUN + k]: of the run from op i to i + k; best: of the first so many ops. */
+static void gckpti_cut_stretch(const gckpti_run_cut *cut, int n, int64_t least,
+                               gckpti_run_cut *best)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int j = 1; j <= n; j++) {
+            best[j].live = INT64_MAX, best[j].extra = UINT64_MAX;
+            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_RUN; i--) {
+                const gckpti_run_cut *c = &cut[i * GCKPTI_RUN + j - 1 - i];
+                const int64_t live = c->live > best[i].live ? c->live : best[i].live;
+                if (live == INT64_MAX ||
+                    (pass ? live > least || c->extra + best[i].extra >= best[j].extra
+                          : live >= best[j].live))
+                    continue;
+                best[j].live = live, best[j].extra = c->extra + best[i].extra, best[j].from = i;
+            }
+        }
+        least = least > best[n].live ? least : best[n].live;
+    }
+}
+
+/* Bytes that are live while an op runs whole. */
+static int64_t gckpti_op_live(const gckpti_run_maker *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    size_t out = gckpti_value_bytes(p, t);
+    for (int k = 0; k < t->inputs; k++)
+        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last == t->id &&
+            t->in[k]->base->kind == GCKPTI_OP && gckpti_value_bytes(p, t->in[k]->base) == out)
+            out = 0;
+    return r->op[t->id].live + (int64_t)(out + p->work_forward[t->id]);
+}
+
+/* A stretch of n ops, one behind the other, that may all be in runs. */
+static void gckpti_take_stretch(gckpti_run_maker *r, const int *id, int n, int64_t least,
+                                gckpti_scratch *pass)
+{
+    const size_t room = (size_t)n + 1;
+    gckpti_run_cut *cut =
+        (gckpti_run_cut *)gckpti_scratch_take(pass, room * GCKPTI_RUN, sizeof *cut);
+    gckpti_run_cut *best = (gckpti_run_cut *)gckpti_scratch_take(pass, room, sizeof *best);
+    for (int at = 0; at < n * GCKPTI_RUN && !r->p->failed; at++) {
+        const int i = at / GCKPTI_RUN, k = at % GCKPTI_RUN;
+        cut[at].live = k ? INT64_MAX : gckpti_op_live(r, r->p->tensors[id[i]]);
+        if (k == 0 || i + k >= n || !gckpti_run_make(r, id + i, k + 1))
+            continue;
+        cut[at].live = r->op[id[i]].live + r->work +
+                       (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
+        cut[at].extra = r->extra;
+    }
+    if (!r->p->failed)
+        gckpti_cut_stretch(cut, n, least, best);
+    for (int j = n; j > 0 && !r->p->failed; j = best[j].from)
+        if (j - best[j].from > 1)
+            gckpti_put_run(r, pass, id + best[j].from, j - best[j].from);
+}
+
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
+{
+    gckpti_scratch pass = gckpti_scratch_new(p->memory, &p->failed);
+    const size_t n = (size_t)p->n;
+    gckpti_run_maker *r = (gckpti_run_maker *)gckpti_scratch_take(&pass, 1, sizeof *r);
+    int *id = (int *)gckpti_scratch_take(&pass, n, sizeof *id), count = 0;
+    gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_take(&pass, n, sizeof *op);
+    int64_t least = 0; /* no op can do with fewer bytes, in whatever schedule */
+    p->run_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof *p->run_of);
+    if (!p->failed) {
+        memset(p->run_of, 0xff, n * sizeof *p->run_of);
+        r->p = p, r->op = op;
+        gckpti_find_row_ops(r);
+    }
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const int64_t own = (int64_t)(gckpti_value_bytes(p, p->tensors[i]) + p->work_forward[i]);
+        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && own > least)
+            least = own;
+    }
+    for (int i = 0; i <= p->n && !p->failed; i++) {
+        const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
+        if (t && (t->kind != GCKPTI_OP || t->batchless))
+            continue;
+        if (t && op[i].rows.inputs) {
+            id[count++] = i;
+            continue;
+        }
+        gckpti_take_stretch(r, id, count, least, &pass);
+        count = 0;
+    }
+    gckpti_scratch_free(&pass);
+}
+#endif
+
+GCKPTI_WARM
+
 /* >>plan/encode */
 GCKPTI_COLD
 
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckpt_shape *shape,
+                                 const void *attributes, const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    for (int i = 0; i < shape->n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
     hash = gckpti_fnv_number(hash, q->aux_bytes);
     hash = gckpti_fnv_number(hash, q->attribute_bytes);
     for (size_t i = 0; i < q->attribute_bytes; i += 4) {
@@ -18322,7 +19323,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
+/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
 static gckpti_node gckpti_node_of(const gckpt_tensor *t)
 {
     gckpti_node node;
@@ -18331,7 +19332,6 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     node.data = t->data;
     node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
     node.base = (gckpti_id)t->base->id;
     node.kind = (gckpti_byte)t->kind;
     node.inputs = (gckpti_byte)t->inputs;
@@ -18346,7 +19346,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
+    return gckpti_hash_node(hash, &node, &t->shape, t->attributes,
                             t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
                             : t->kind == GCKPTI_VIEW ? NULL
                                                      : t->name);
@@ -18365,7 +19365,9 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_node(hash, q, &shape,
+                            q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
@@ -18413,17 +19415,31 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
+/* A tensor not long before it that has its shape, so that they share it; else itself. */
+static int gckpti_shape_twin(const gckpti_planner *p, int i)
+{
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
+            return k;
+    return i;
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
+        int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
+        const int twin = gckpti_shape_twin(p, i);
+        const size_t shape = plan->size_count;
+        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -18453,6 +19469,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
+        node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
+        for (int k = 0; twin == i && k <= t->shape.n; k++)
+            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;
@@ -18461,7 +19481,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         for (int k = 0; k < t->inputs && t->op; k++)
             node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
-        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->cost = t->kind == GCKPTI_OP && p->of[i] < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
@@ -18591,6 +19611,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
     plan->form = p->variant.form;
+    plan->bands = p->variant.bands;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -18812,7 +19833,8 @@ enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered *
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
-    int *item, length;
+    gckpti_span *run; /* so many, its items */
+    int runs, length;
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
@@ -19567,6 +20589,25 @@ GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
     return grain;
 }
 
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
+ * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
+ * then it ends, wherever it is. */
+GCKPTI_FN int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
+    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
+               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
+    s->incomplete = s->incomplete || ends;
+    return ends;
+}
+
+GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
+
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
@@ -19681,10 +20722,10 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
 GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
                                    const gckpti_schedule *t)
 {
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
+    answer->runs = gckpti_to_runs(t->item, t->length, NULL);
+    if (!gckpti_want(&s->scratch, &answer->run, (size_t)answer->runs, sizeof *answer->run))
         return;
-    memcpy(answer->item, t->item, n * sizeof(int));
+    gckpti_to_runs(t->item, t->length, answer->run);
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
@@ -19699,7 +20740,7 @@ GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
     if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    gckpti_from_runs(answer->run, answer->length, s->now.item);
     s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
@@ -19732,19 +20773,38 @@ GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answ
     return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
+/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+static int gckpti_run_before(const gckpti_span *a, const gckpti_span *b)
+{
+    return a->first != b->first  ? a->first < b->first
+           : a->count < b->count ? a[1].first < b->first + a->count
+                                 : a->first + b->count < b[1].first;
+}
+
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
     const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
-    int x = 0;
+    int x = 0, k = 0;
     (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
+    while (a->length == b->length && x < a->length && a->run[k].first == b->run[k].first &&
+           a->run[k].count == b->run[k].count)
+        x += a->run[k++].count;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
+                                    : x < a->length && gckpti_run_before(a->run + k, b->run + k);
+}
+
+/* Whether runs have these items. */
+static int gckpti_same_items(const gckpti_span *run, const int *item, int length)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            if (item[x++] != run->first + k)
+                return 0;
+    return 1;
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
@@ -19756,7 +20816,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
@@ -19817,20 +20877,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     gckpti_move *swap = s->move;
     s->move = s->sorted;
     s->sorted = swap;
-}
-
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->incomplete = s->incomplete || spent;
-    return spent;
 }
 
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
@@ -19997,9 +21043,9 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (v->value_end >= x || v->seen == s->stamp ||
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
-            int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed ||
-                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
+            int reload =
+                gckpti_may_offload(s, q, v->out) &&
+                (s->p->unit[q].fixed || gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -20198,11 +21244,18 @@ static int gckpti_choose_gaps(gckpti_search *s)
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
+    int64_t first = 0;
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = round ? first : excess;
+        if (gckpti_ends(s, first, excess))
+            return 0;
         if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
         if (!exact)
@@ -20278,24 +21331,32 @@ static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. */
+ * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
 static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 {
     const gckpti_schedule *t = &s->now;
-    int fits = 1;
-    gckpti_free_inputs(s, m, 1);
+    int fits = 1, given = 0;
+    int64_t inputs = 0;
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        inputs += s->note[s->set[k]].out;
     for (int aux = 0; aux < 2 && fits; aux++) {
         const int *end = aux ? t->aux_end : t->value_end;
         int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
+        int64_t least = gckpti_room_least(&s->room, from, m->to - 1);
+        if (!given && least < size && least + inputs >= size) {
+            gckpti_free_inputs(s, m, 1);
+            given = 1;
+            least = gckpti_room_least(&s->room, from, m->to - 1);
+        }
+        fits = least >= size;
         if (fits && take)
             gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
-    if (!fits || !take)
-        gckpti_free_inputs(s, m, -1);
+    if (given != (fits && take))
+        gckpti_free_inputs(s, m, given ? -1 : 1);
     s->looked += 16 * (1 + m->units);
     return fits;
 }
@@ -21555,7 +22616,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
+    gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
@@ -21722,7 +22783,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = answer.arena;
         s->trial = answer;
-        if (s->winner.item == answer.item)
+        if (s->winner.run == answer.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -21939,11 +23000,12 @@ GCKPTI_COLD /* to run */
 /* What the files of ask share; no other folder uses it. */
 
 /* ---- ask/frontier.c ---- */
-/* Where a point comes from: a body of a variant's schedule. */
+/* Where a point comes from: a variant's schedule. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    int *item, length;
+    gckpti_span *run; /* its items, */
+    int length;      /* so many */
 } gckpti_found;
 
 struct gckpt_frontier {
@@ -22005,7 +23067,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
         size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
                        : aux                                ? node->aux_bytes
-                                                            : gckpti_node_bytes(node);
+                                                            : gckpti_node_bytes(plan, node);
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
@@ -22288,9 +23350,11 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
                             "training, and gckpt_gradients changes nothing (%T)",
                             i, t);
-    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
         return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+                            t->type == GCKPT_I32  ? "i32"
+                            : t->type == GCKPT_U8 ? "u8"
+                                                  : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -22451,7 +23515,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || gckpti_is_offered(q));
     for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -22475,16 +23539,28 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0, 0 };
+    gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
+    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
+                      d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
+    v.bands = GCKPTI_RUNS_BANDS;
+    for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
+         form = form->next) {
+        v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
+        if (v.form == 0 || v.form >= GCKPTI_FORMS - 2)
+            result = gckpti_add_variant(p, &last, v);
+        if (form == end)
+            break;
+    }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
@@ -22613,8 +23689,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident(first, NULL) + needed;
-    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
-    if (best && !plan)
+    if (best)
+        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -22777,15 +23856,13 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         uint64_t work = p->own_work + answer->time;
         double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
-            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
-        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
+        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
-                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
@@ -22936,10 +24013,13 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.memory = &memory;
     p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);
@@ -23266,19 +24346,29 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  ", "hold    " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
+    const gckpt_shape shape = gckpti_planned_shape(plan, node);
     gckpti_operands o;
     gckpt_usage u;
     gckpt_plan_usage(plan, x, &u);
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
+    if (plan->bands && node->op && node->data) {
+        const gckpti_bands *b =
+            (const gckpti_bands *)(const void *)(plan->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        int ops = 0, first = id;
+        for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
+            first = step[i].id >= 0 ? step[i].id : first;
+        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_node_name(plan, first), first);
+    }
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
     if (u.moved)
@@ -23409,8 +24499,8 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce", "hold" };
+    static const char *const phases[] = { "forward", "backward", "update", "offload",
+                                          "reload",  "reduce",   "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"
@@ -23937,7 +25027,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -23961,6 +25051,17 @@ typedef struct {
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
 } gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
 
 /* This rank and what it has under way with the others. */
 typedef struct {
@@ -23990,8 +25091,8 @@ typedef struct gckpti_crew {
     int squared;     /* square sums are */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
-    int reducing;    /* a REDUCE is under way, */
-    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
     uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
@@ -24057,24 +25158,26 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+ * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
+ * exchange in one order, that of the instructions which began it: what begins while something is
+ * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Before the norm is taken: update.squares become those of all ranks; once a step. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
 
-/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
- * done. */
+/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
+ * was done. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, brings them together. */
+/* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
@@ -24236,11 +25339,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
-#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 /* >>run/call */
@@ -24271,7 +25374,7 @@ GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 /* A node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
-    gckpt_shape s = node->shape;
+    gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
@@ -24313,7 +25416,7 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
@@ -24535,7 +25638,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+    return gckpti_node_bytes(p, q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -24583,7 +25686,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         c.plain = 1;
         (void)node->op->shape(&c);
         size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
-        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
@@ -24620,7 +25723,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        const size_t bytes = gckpti_node_bytes(p, q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -24722,7 +25825,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
@@ -24801,11 +25904,11 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 
 GCKPTI_WARM
 
-/* >>run/crew */
+/* >>run/exchange */
 #ifndef GCKPT_NO_RANKS
 
 /* =================================================================================================
- * crew: sums and values of several processes, by exchanges
+ * exchange: sums and values of several processes, by exchanges
  *
  * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
@@ -24818,7 +25921,7 @@ GCKPTI_WARM
  * ============================================================================================== */
 /* ---- exchanges ---- */
 /* There will be no exchange any more; the program is told to give up. */
-static void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
         s->engine->give_up(s->engine->user);
@@ -24827,8 +25930,8 @@ static void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
+                               void *receive, size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -24853,7 +25956,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -24870,6 +25973,8 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
 {
     const gckpt_backend *b = s->on;
     const int copies = b->own_memory && !s->engine->on_backend;
+    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
+    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
     void *in = copies ? (void *)s->in : (void *)to;
@@ -24877,7 +25982,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     s->to = copies ? to : NULL;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
+    else if (b->own_memory && own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
         gckpti_exchange(s, peer, out, size, in, s->bytes);
@@ -24933,11 +26038,14 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
+ * added. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (!c && t->kind != GCKPTI_GATHER)
+            return 0;
         if (t->kind == GCKPTI_ENGINE) {
             t->bit = 0;
         } else if (t->kind == GCKPTI_GATHER) {
@@ -24957,6 +26065,62 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     return !t->bit;
 }
 
+/* ---- what instructions have begun: one after the other, in their order ---- */
+static void gckpti_take_off(gckpti_crew *g)
+{
+    const gckpti_flight *f = &g->flight[0];
+    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+}
+
+/* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
+ * not over. c: as gckpti_tree_poll has it. */
+static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
+{
+    gckpti_peers *s = &g->peers;
+    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
+        const gckpti_flight *f = &g->flight[0];
+        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+        if (f->shard && !s->broken)
+            s->on->copy(c->backend, f->shard, f->x + share.first,
+                        (size_t)share.count * sizeof(float));
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+        if (g->flights)
+            gckpti_take_off(g);
+    }
+}
+
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpt_call c;
+    if (!e->crew->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(e->crew, &c, left);
+}
+
+/* Within an instruction. */
+GCKPTI_FN void gckpti_look_after(void *crew)
+{
+    gckpti_crew *g = (gckpti_crew *)crew;
+    if (g->peers.tree.bit)
+        gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
+}
+
+/* Begins it, or lets it follow what is under way. */
+GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    if (g->flights == 1)
+        gckpti_take_off(g);
+    gckpti_go_on(e, GCKPTI_FLIGHTS);
+}
+#endif
+
+/* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -24970,7 +26134,7 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
@@ -25021,22 +26185,6 @@ GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
-                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -25112,7 +26260,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (s->ranks == 1 || g->over)
         return result;
     (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
@@ -25403,7 +26551,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
         const size_t n = (size_t)gckpti_own_leaves(p);
@@ -25482,7 +26630,14 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
+    int left = GCKPTI_FLIGHTS;
+    for (int i = 0; i < g->flights; i++)
+        left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
+    gckpti_go_on(e, left);
+    const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
+    e->on.runner.between =
+        g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
+    e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -25493,13 +26648,38 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
 
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NONE && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_flight). */
+static int gckpti_due(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->list[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->list + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->list);
+}
+
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
  * like the digits of a binary counter. The rank's own sum is then added to the others'. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
@@ -25507,7 +26687,6 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_at(e, o.gradient);
     const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
     if (g->hollow && !p->looped) /* no backward has begun it */
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
@@ -25517,25 +26696,25 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+        const gckpti_flight begun = {
+            e->desc.fast_reduce ? GCKPTI_ENGINE
+            : ins->accumulate   ? GCKPTI_SCATTER
+                                : GCKPTI_SUM_ALL,
+            gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
+        };
+        gckpti_fly(e, &begun);
+        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+            gckpti_go_on(e, 0);
     }
 }
 
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
+    const gckpti_flight begun = { GCKPTI_GATHER, due, x, NULL, NULL, n };
+    gckpti_fly(e, &begun);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_go_on(e, 0);
 }
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
@@ -25544,7 +26723,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due(e));
     return 1;
 }
 
@@ -25576,7 +26755,8 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements,
+                             (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
@@ -25595,7 +26775,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     void *out = g->peers.out;
     float *squares = (float *)out;
     g->squared = 1;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -25636,7 +26816,7 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = keys->shape.d[1];
+        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
         from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
@@ -25664,12 +26844,14 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+        const gckpt_shape s = gckpti_planned_shape(p, node);
+        const gckpt_shape of = q && k < q->node_count ? gckpti_planned_shape(q, &q->nodes[k]) : s;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&s, &of) &&
                      !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
         if (e->bound.nodes)
             e->bound.nodes[i].data = data;
     }
@@ -25973,11 +27155,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
             return gckpti_ok(store);
         done = next->place;
         const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
@@ -25986,9 +27168,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
             gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, &shape,
                                   &store->params[index].p.shape);
         }
     }
@@ -26155,6 +27337,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
         arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
@@ -26278,7 +27461,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
+    size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_HOLD)
@@ -26322,7 +27505,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
     gckpt_call c;
     gckpti_call_start(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
     if (q->kind != GCKPTI_CONSTANT) {
         per_row /= p->rows;
         n = per_row * rows;
@@ -26473,7 +27656,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -26510,8 +27694,8 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
                    (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
-                                               gckpti_elements(&b->shape) / p->terms[i].unit);
+                                         : gckpti_planned_elements(p, a) / p->terms[0].unit ==
+                                               gckpti_planned_elements(p, b) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -26658,6 +27842,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->index = in->index ? in->index + at : NULL;
+        in->bytes = in->bytes ? in->bytes + at : NULL;
         in->low = in->low ? in->low + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
@@ -26679,9 +27864,10 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -27024,7 +28210,7 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
-                           0, sharded ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+                           0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
         if (s.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -27083,11 +28269,10 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored)
 {
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
         reads |= c->in[i].grad ? node->op->needs[i] : 0;
     for (int i = 0; i < node->inputs; i++) {
@@ -27096,6 +28281,159 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gc
             continue;
         *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
+    }
+}
+#endif
+
+/* >>run/bands */
+#ifndef GCKPT_NO_BANDS
+/* ---- a run of ops in bands of rows (plan/bands.c) ---- */
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call; /* the run's: its inputs, output, workspace */
+    const gckpti_bands *head;
+    const gckpti_band_step *step;
+    const gckpti_band_link *links;
+    gckpti_band_at *at;
+    gckpt_kernel last; /* of the last op */
+    int64_t sample;    /* of the batch, which is as many as the axis 0 of all its values has */
+} gckpti_band_run;
+
+/* Row `row` of a step's value, of which there may be none. */
+static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
+{
+    while (r->step[i].at < 0)
+        i = ~r->step[i].at;
+    const gckpti_band_step *q = &r->step[i];
+    if (i == r->head->steps - 1)
+        return r->call->out + (r->sample * q->height + row) * q->width;
+    float *first = (float *)(void *)((unsigned char *)r->call->work + q->at);
+    return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
+}
+
+/* An input of the run, from a row on; `whole`: that is the same for all rows. */
+static const void *gckpti_band_input(const gckpti_band_run *r, int m, int whole, int64_t row)
+{
+    const gckpt_arg *x = &r->call->in[m];
+    const int64_t rows = r->sample * x->shape.d[1] + row;
+    const int64_t at =
+        whole ? 0 : rows * (gckpti_elements(&x->shape) / (x->shape.d[0] * x->shape.d[1]));
+    return x->bytes   ? (const void *)(x->bytes + at)
+           : x->index ? (const void *)(x->index + at)
+                      : (const void *)(x->data + at);
+}
+
+/* Rows of a padding. */
+static void gckpti_band_beyond(const gckpti_band_run *r, int i, int32_t first, int32_t end)
+{
+    const float beyond = gckpti_float(r->step[i].beyond);
+    float *x = first < end ? gckpti_band_row(r, i, first) : NULL;
+    for (int64_t k = 0; x && k < (int64_t)(end - first) * r->step[i].width; k++)
+        x[k] = beyond;
+}
+
+/* What a step reads: leaves, rows of other steps, inputs of the run. */
+static void gckpti_band_reads(const gckpti_band_run *r, const gckpti_node *node,
+                              const gckpti_band_step *q, int32_t first, int32_t count,
+                              gckpt_call *c)
+{
+    const gckpt_plan *p = r->e->plan;
+    const void *from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < node->inputs; k++)
+        from[k] = r->e->bound.nodes[p->nodes[node->in[k]].base].data;
+    for (int k = q->link; k < q->link + q->links; k++) {
+        const gckpti_band_link *in = &r->links[k];
+        gckpt_shape *shape = &c->in[in->input].shape;
+        const int32_t row = first * in->stride - in->before;
+        from[in->input] = in->from < 0 ? gckpti_band_input(r, ~in->from, !in->reach, row)
+                                       : gckpti_band_row(r, in->from, row);
+        if (in->reach)
+            shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
+    }
+    for (int k = 0; k < node->inputs; k++) {
+        const int type = p->nodes[p->nodes[node->in[k]].base].type;
+        if (type == GCKPT_U8)
+            c->in[k].bytes = (const uint8_t *)from[k];
+        else if (type == GCKPT_I32)
+            c->in[k].index = (const int32_t *)from[k];
+        else
+            c->in[k].data = (const float *)from[k];
+    }
+}
+
+/* Makes a step's rows for the next band. */
+static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
+{
+    const gckpti_band_step *q = &r->step[i];
+    const gckpti_band_at *at = &r->at[i];
+    const int32_t first = gckpti_band_first(at), stop = gckpti_band_stop(q, at);
+    const int own = i == r->head->steps - 1;
+    gckpt_unpacking stored;
+    gckpti_band_beyond(r, i, at->high, at->need < 0 ? at->need : 0);
+    gckpti_band_beyond(r, i, at->high > q->height ? at->high : q->height, at->need);
+    if (first >= stop)
+        return;
+    if (q->id < 0) {
+        memcpy(gckpti_band_row(r, i, first),
+               gckpti_band_input(r, ~r->links[q->link].from, 0, first),
+               sizeof(float) * (size_t)(stop - first) * (size_t)q->width);
+        return;
+    }
+    gckpti_node node = r->e->plan->nodes[q->id];
+    if (own) {
+        node.op = (const gckpt_op *)node.data;
+        node.inputs = (gckpti_byte)r->head->own_inputs;
+        for (int k = 0; k < node.inputs; k++)
+            node.in[k] = (gckpti_id)r->head->in[k];
+        node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
+    }
+    gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
+    c->row += r->sample * c->rows / c->shape.d[0];
+    c->rows = 1;
+    c->shape.d[0] = 1, c->shape.d[1] = stop - first;
+    c->out = gckpti_band_row(r, i, first);
+    c->work = (unsigned char *)r->call->work + q->work;
+    gckpti_band_reads(r, &node, q, first, stop - first, c);
+    if (r->e->plan->packed)
+        gckpti_call_stored(r->e, &node, GCKPT_FORWARD, c, &stored);
+    (own ? r->last : r->e->bound.nodes[q->id].forward)(c);
+}
+
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
+{
+    const gckpti_bands *b = (const gckpti_bands *)call->attributes;
+    const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    gckpti_band_run r = { (const gckpt_exec *)call->graph,
+                          call,
+                          b,
+                          step,
+                          (const gckpti_band_link *)(const void *)(step + b->steps),
+                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          NULL,
+                          0 };
+    const int32_t height = step[b->steps - 1].height;
+    gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
+    gckpt_call c;
+    own.op = (const gckpt_op *)own.data;
+    r.last = gckpti_bind_kernels(r.e, &own).forward;
+    for (; r.sample < call->shape.d[0]; r.sample++) {
+        for (int32_t end = 0; end < height;) {
+            end = end < height - b->rows ? end + b->rows : height;
+            gckpti_bands_next(b, step, r.links, r.at, end);
+            for (int i = 0; i < b->steps; i++) { /* what is kept moves to the front */
+                gckpti_band_at *at = &r.at[i];
+                const int32_t kept = at->high - at->drop;
+                const float *from = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                at->low = at->drop;
+                float *to = kept > 0 ? gckpti_band_row(&r, i, at->drop) : NULL;
+                if (from != to)
+                    memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
+            }
+            for (int i = 0; i < b->steps; i++) {
+                gckpti_band_make(&r, i, &c);
+                r.at[i].high = r.at[i].need;
+            }
+        }
     }
 }
 #endif
@@ -27348,7 +28686,7 @@ GCKPTI_COLD
 
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+    return (size_t)gckpti_planned_elements(p, &p->nodes[pick->id]) * sizeof(float);
 }
 
 /* Whether node `user` is of an op that reads node `id`, or a view of it. */
@@ -27446,7 +28784,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
         if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
@@ -27481,7 +28819,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
@@ -27502,7 +28840,7 @@ static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, fl
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
     }
 }
 
@@ -27555,6 +28893,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
@@ -27607,13 +28947,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -27679,13 +29020,14 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]),
+                          gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -27710,7 +29052,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
+            int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batchless)
                 gckpti_fill(e, sum, 0,
                             4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
@@ -28319,7 +29661,7 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    to->bytes = gckpti_node_bytes(node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
+    to->bytes = gckpti_node_bytes(p, node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NONE;
@@ -28327,11 +29669,11 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
             to->bytes += (size_t)gckpti_stored_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
-            to->bytes += gckpti_node_bytes(in);
+            to->bytes += gckpti_node_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NONE)
             continue;
         c.in[i].grad = &c.loss_scale; /* is wanted */
-        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(in) : 0;
+        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(p, in) : 0;
     }
     to->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)
@@ -28855,6 +30197,21 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[ins->id].forward = gckpti_nanoseconds(median[x]);
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
+    }
+    for (size_t i = 0; i < p->node_count && p->bands; i++) { /* of a run each op has its part */
+        const gckpti_node *node = &p->nodes[i];
+        if (!node->op || !node->data)
+            continue;
+        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        unit = 1e-9 * (double)costs[i].forward / (double)p->told[i].cost.forward;
+        for (int k = 0; k + 1 < b->steps; k++) {
+            if (step[k].id < 0)
+                continue;
+            gckpt_cost *c = &costs[step[k].id];
+            c->forward = gckpti_nanoseconds((double)p->told[step[k].id].cost.forward * unit);
+            costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
+        }
     }
     for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
@@ -31842,6 +33199,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
+    if (head->bands && !GCKPTI_RUNS_BANDS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: it has runs of ops in bands of rows, which this build "
+                            "leaves out (GCKPT_NO_BANDS)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->own_state = head->state_slots;
@@ -31998,9 +33359,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
         return NULL;
     p->variant.form = r->head.form;
+    p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
@@ -32137,7 +33499,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_ours(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
 #undef GCKPTI_IS
 }
 
@@ -32204,19 +33566,22 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
             gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
-            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
             gckpti_print(k, "\n};\n");
         }
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, ", q->aux_bytes);
-        gckpti_c_shape(k, &q->shape);
-        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, %z, %z, %z, ", q->aux_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -32269,6 +33634,10 @@ static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(k, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(k, p->size_count);
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
@@ -32371,17 +33740,20 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
+           p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
 static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++)
-            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                !strcmp(p->nodes[n].op->name, *part))
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_ours(op) && !strcmp(op->name, *part))
                 return *part;
+        }
     return NULL;
 }
 
@@ -32408,6 +33780,7 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BANDS", p->bands ? "runs of ops in bands of rows" : NULL },
                   { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_op_of(p, recurrent) },
                   { "IMAGES", gckpti_c_op_of(p, images) },
@@ -32632,6 +34005,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_ALIGN
 #undef gckpti_tell_block
 #undef GCKPTI_JOBS
+#undef gckpti_thread
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY
 #undef GCKPTI_NAN
@@ -32666,6 +34040,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLANS
 #undef GCKPTI_ROW_ALL
 #undef GCKPTI_ROW_WITH
+#undef GCKPTI_ROW_OF_ROWS
 #undef GCKPTI_ROW
 #undef GCKPTI_PLAIN
 #undef GCKPTI_FAST
@@ -32689,6 +34064,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
+#undef gckpti_gather_ahead
 #undef gckpti_mark_op
 #undef gckpti_find_copies
 #undef gckpti_encode_copies
@@ -35969,9 +37345,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL,
+                            NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, nth = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;

@@ -42,7 +42,7 @@ static const char *const link_titles[LINKS] = { "NVLink in nodes of 8, 100 Gb/s"
                                                 "100 Gb/s", "10 Gb/s" };
 
 static struct {
-    int64_t model, shard, link, batch, rows, leaves, budget, help;
+    int64_t model, shard, link, batch, rows, leaves, budget, ahead, help;
     double work, memory, bandwidth, latency;
     const char *ranks, *json;
 } o;
@@ -62,6 +62,8 @@ static const options_row allowed[] = {
     { "leaves", OPTIONS_WHOLE, &o.leaves, "0", 0, 1 << 20, NULL, "0: as many as ranks" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "bytes of a rank; 0: the model's, 8, 32 or 80 GB" },
+    { "ahead", OPTIONS_WHOLE, &o.ahead, "1", 0, 1, NULL,
+      "1: values that are cut are gathered ahead of their readers" },
     { "work", OPTIONS_REAL, &o.work, "50", 0.001, 1e6, NULL,
       "operations a second, in units of 10^12: an H200 in fp32" },
     { "memory", OPTIONS_REAL, &o.memory, "4.8", 0.0001, 1e6, NULL,
@@ -144,6 +146,7 @@ static planned plan(const model *m, const simulate_ranks *r, const simulate_mach
     desc.leaves = r->leaves;
     desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
     desc.link_work = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
+    desc.link_beside = o.ahead != 0;
     p.store = gckpt_store_new(NULL);
     gckpt_store_ranks(p.store, r->rank, r->ranks, r->shard);
     p.graph = gckpt_graph_new(p.store, NULL);

@@ -12,12 +12,13 @@
  *   one is under way at a time. Partners differ in one bit of their number; those of a node are
  *   joined by another link than nodes.
  * - A REDUCE waits for the one before, adds up the leaf, and starts exchanging: a half of what it
- *   has with each partner. It is looked after between instructions only, so that an exchange that
- *   ends within one waits for its end. What it receives, the processor adds.
+ *   has with each partner. What it receives, the processor adds.
+ * - A FORWARD of a parameter that is cut copies this rank's share into place and starts gathering
+ *   the rest; the first instruction that reads it waits for that. So do, after the updates, those of
+ *   values that are cut but held whole, for which only the step's end waits.
+ * - What is started follows what is under way, and is looked after between instructions only, so
+ *   that an exchange that ends within one waits for its end.
  * - All meet at the begin, before the first update (the norm needs square sums), and at the end.
- * - A FORWARD of a parameter that is cut waits for the REDUCE under way, copies this rank's share
- *   into place and gathers the rest. After the updates, values that are cut but held whole are
- *   gathered. Nothing else runs meanwhile.
  * Terms that are regularisers and gradients that are picked are not looked at. */
 #ifndef SIMULATE_H
 #define SIMULATE_H
@@ -55,7 +56,7 @@ typedef struct {
 } simulate_exchange;
 /* Bytes of a meeting, in which ranks tell each other what failed or must be alike; of a loss's sum
  * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
-enum { SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_TOTALS = 32, SIMULATE_UPDATE = 36 };
+enum { SIMULATE_FLIGHTS = 8, SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_TOTALS = 32, SIMULATE_UPDATE = 36 };
 
 /* ---- what is exchanged ----------------------------------------------------------------------- */
 static inline int64_t simulate_blocks(int64_t elements)
@@ -125,20 +126,49 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
 }
 
 /* ---- a rank at work -------------------------------------------------------------------------- */
+/* A sum or a gather: its exchanges, and the instruction that waits for it. */
+typedef struct {
+    simulate_exchange x[2 * SIMULATE_LEVELS];
+    int next, count, due;
+} simulate_flight;
+
 typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
     int looped; /* several micro-batches or leaves: gradients are whole all through the step */
-    simulate_exchange queue[2 * SIMULATE_LEVELS]; /* of the sum under way */
-    int next, count;
-    double over; /* when queue[next] is */
+    simulate_flight flight[SIMULATE_FLIGHTS]; /* in the order they were begun; the first is under way */
+    int flights;
+    double over; /* when its next exchange is */
     simulate_step done;
 } simulate_state;
 
+/* The next exchange of what is under way begins at time `from`. */
+static inline void simulate_begin(simulate_state *s, double from)
+{
+    const simulate_exchange *x = &s->flight[0].x[s->flight[0].next];
+    s->over = from + simulate_seconds(s->machine, x);
+    s->done.link += s->over - from;
+    s->done.sent += 4 * (uint64_t)x->send;
+    s->done.exchanges += x->send > 0 || x->receive > 0;
+}
+
+/* The one that is over at time s->over is followed by the next. */
+static inline void simulate_follow(simulate_state *s, double from)
+{
+    simulate_flight *f = &s->flight[0];
+    if (++f->next == f->count)
+        memmove(f, f + 1, (size_t)--s->flights * sizeof *f);
+    if (s->flights > 0)
+        simulate_begin(s, from);
+}
+
+/* Gathers go on meanwhile. */
 static inline void simulate_compute(simulate_state *s, double seconds)
 {
     s->done.compute += seconds;
     s->done.seconds += seconds;
+    while (s->flights > 0 && s->over < s->done.seconds && s->flight[0].x[s->flight[0].next].add == 0)
+        simulate_follow(s, s->over);
 }
 
 static inline void simulate_touch(simulate_state *s, double bytes) /* reads and writes them */
@@ -146,44 +176,50 @@ static inline void simulate_touch(simulate_state *s, double bytes) /* reads and 
     simulate_compute(s, bytes / s->machine->memory);
 }
 
-static inline void simulate_begin(simulate_state *s)
-{
-    const simulate_exchange *x = &s->queue[s->next];
-    if (s->next == s->count)
-        return;
-    s->over = s->done.seconds + simulate_seconds(s->machine, x);
-    s->done.link += s->over - s->done.seconds;
-    s->done.sent += 4 * (uint64_t)x->send;
-    s->done.exchanges += x->send > 0 || x->receive > 0;
-}
-
 /* Between instructions: what has come is added, and the next exchange begins. */
 static inline void simulate_poll(simulate_state *s)
 {
-    while (s->next < s->count && s->over <= s->done.seconds) {
-        simulate_touch(s, 12 * (double)s->queue[s->next++].add);
-        simulate_begin(s);
+    while (s->flights > 0 && s->over <= s->done.seconds) {
+        simulate_touch(s, 12 * (double)s->flight[0].x[s->flight[0].next].add);
+        simulate_follow(s, s->done.seconds);
     }
 }
 
-static inline void simulate_wait(simulate_state *s)
+/* Until no more than `left` sums and gathers are not over. */
+static inline void simulate_wait(simulate_state *s, int left)
 {
-    for (simulate_poll(s); s->next < s->count; simulate_poll(s)) {
+    for (simulate_poll(s); s->flights > left; simulate_poll(s)) {
         s->done.exposed += s->over - s->done.seconds;
         s->done.seconds = s->over;
     }
 }
 
-/* Begins what queue[0..count-1] says. */
-static inline void simulate_start(simulate_state *s, int count)
+/* Room for the exchanges of the next one, and, with `count` of them there, its begin. */
+static inline simulate_exchange *simulate_next(simulate_state *s)
 {
-    s->next = 0;
-    s->count = count;
-    simulate_begin(s);
-    if (s->machine->by_processor)
-        simulate_wait(s);
-    else
-        simulate_poll(s);
+    simulate_wait(s, SIMULATE_FLIGHTS - 1);
+    return s->flight[s->flights].x;
+}
+
+static inline void simulate_start(simulate_state *s, int count, int due)
+{
+    simulate_flight *f = &s->flight[s->flights];
+    f->next = 0;
+    f->count = count;
+    f->due = due;
+    s->flights += count > 0;
+    if (s->flights == 1 && count > 0)
+        simulate_begin(s, s->done.seconds);
+    simulate_wait(s, s->machine->by_processor ? 0 : SIMULATE_FLIGHTS);
+}
+
+/* Before instruction i. */
+static inline void simulate_wait_due(simulate_state *s, int i)
+{
+    int left = SIMULATE_FLIGHTS;
+    for (int k = 0; k < s->flights; k++)
+        left = s->flight[k].due <= i ? s->flights - 1 - k : left;
+    simulate_wait(s, left);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -206,12 +242,12 @@ static inline int simulate_cut(const simulate_state *s, int64_t elements, int pa
 }
 
 /* At the end of a rank's leaf `leaf`: merged with what waits; after the last one, with all ranks. */
-static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int leaf)
+static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int leaf,
+                                   int due)
 {
     const simulate_ranks *r = s->ranks;
     const int last = leaf == r->leaves / r->ranks - 1;
     int n = 0;
-    simulate_wait(s);
     for (int rest = leaf; rest & 1; rest >>= 1)
         simulate_touch(s, 12 * (double)elements);
     if (!last)
@@ -220,52 +256,85 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
         return;
     if (simulate_cut(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->looped)
         simulate_touch(s, 8 * (double)simulate_part(elements, r->rank, r->ranks)); /* kept apart */
+    simulate_exchange *x = simulate_next(s);
     if (elements <= GCKPT_UPDATE_BLOCK)
-        n = simulate_whole(s->queue, elements, r);
+        n = simulate_whole(x, elements, r);
     else
-        n = simulate_halve(s->queue, elements, r);
+        n = simulate_halve(x, elements, r);
     if (elements > GCKPT_UPDATE_BLOCK && !simulate_cut(s, elements, parameter))
-        n += simulate_double(s->queue + n, elements, r);
-    simulate_start(s, n);
+        n += simulate_double(x + n, elements, r);
+    simulate_start(s, n, due);
 }
 
-/* Brings a parameter together from shares; nothing runs beside it. */
-static inline void simulate_gather(simulate_state *s, int64_t elements)
+/* Brings a parameter together from shares. */
+static inline void simulate_gather(simulate_state *s, int64_t elements, int due)
 {
-    simulate_wait(s);
-    simulate_start(s, simulate_double(s->queue, elements, s->ranks));
-    simulate_wait(s);
+    simulate_exchange *x = simulate_next(s);
+    simulate_start(s, simulate_double(x, elements, s->ranks), due);
 }
 
 /* A small exchange of all, one that everybody waits for. */
 static inline void simulate_meet(simulate_state *s, int64_t bytes)
 {
-    simulate_wait(s);
-    simulate_start(s, simulate_whole(s->queue, bytes / 4, s->ranks));
-    simulate_wait(s);
+    simulate_wait(s, 0);
+    simulate_start(s, simulate_whole(s->flight[0].x, bytes / 4, s->ranks), 0);
+    simulate_wait(s, 0);
 }
 
-/* Instruction `in` in a round that has `part` of the plan's rows. */
-static inline void simulate_instruction(simulate_state *s, const gckpt_graph *graph,
-                                        const gckpt_instruction *in, const gckpt_usage *usage,
-                                        double part, int leaf)
+/* Whether an op reads tensor `id`, or a view of it. */
+static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
+{
+    gckpt_node node, view;
+    memset(&node, 0, sizeof node);
+    gckpt_graph_node(graph, op, &node);
+    for (int i = 0; i < node.inputs; i++) {
+        int from = node.input[i];
+        while (gckpt_graph_node(graph, from, &view) == GCKPT_OK && strcmp(view.op, "reshape") == 0)
+            from = view.input[0];
+        if (from == id)
+            return 1;
+    }
+    return 0;
+}
+
+/* The first instruction behind instruction i that needs over what that begins: behind a REDUCE the
+ * next one, or the first update; of a parameter brought together the first that reads it. */
+static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph, int i)
+{
+    gckpt_instruction in, next;
+    gckpt_plan_get(plan, i, &in);
+    for (i++; gckpt_plan_get(plan, i, &next) == GCKPT_OK; i++)
+        if (in.kind == GCKPT_REDUCE ? next.kind == GCKPT_REDUCE || next.kind == GCKPT_UPDATE
+                                    : next.kind <= GCKPT_BACKWARD &&
+                                          simulate_reads(graph, next.id, in.id))
+            break;
+    return i;
+}
+
+/* Instruction i in a round that has `part` of the plan's rows. */
+static inline void simulate_instruction(simulate_state *s, const gckpt_plan *plan,
+                                        const gckpt_graph *graph, int i, double part, int leaf)
 {
     int parameter;
+    gckpt_instruction get, *in = &get;
+    gckpt_usage usage;
+    gckpt_plan_get(plan, i, in);
+    gckpt_plan_usage(plan, i, &usage);
     const int64_t n = simulate_elements(graph, in->id, &parameter);
     const int cut = simulate_cut(s, n, parameter);
     const int64_t own = cut ? simulate_part(n, s->ranks->rank, s->ranks->ranks) : n;
-    simulate_poll(s);
+    simulate_wait_due(s, i);
     if (in->kind == GCKPT_REDUCE) {
-        simulate_reduce(s, n, parameter, leaf);
+        simulate_reduce(s, n, parameter, leaf, simulate_due(plan, graph, i));
     } else if (in->kind == GCKPT_UPDATE) {
         simulate_touch(s, SIMULATE_UPDATE * (double)own);
         if (cut && s->ranks->shard < GCKPT_SHARD_VALUES)
-            simulate_gather(s, n);
+            simulate_gather(s, n, gckpt_plan_length(plan));
     } else if (in->kind == GCKPT_FORWARD && cut && s->ranks->shard == GCKPT_SHARD_VALUES) {
         simulate_touch(s, 8 * (double)own);
-        simulate_gather(s, n);
+        simulate_gather(s, n, simulate_due(plan, graph, i));
     } else {
-        simulate_compute(s, part * (double)usage->work / s->machine->work);
+        simulate_compute(s, part * (double)usage.work / s->machine->work);
     }
 }
 
@@ -316,7 +385,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
                 simulate_meet(&s, SIMULATE_MEETING);
                 blocks = 0;
             }
-            simulate_instruction(&s, graph, &in, &usage, usage.once ? 1 : part,
+            simulate_instruction(&s, plan, graph, i, usage.once ? 1 : part,
                                  (int)(round / rounds));
         }
     }

@@ -125,7 +125,8 @@ typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
 } gckpt_shape;
-typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+/* Of a tensor's elements. U8, unsigned bytes: inputs only, which gckpt_from_u8 makes floats of. */
+typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
@@ -451,6 +452,9 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
  * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
+/* x is u8: x scale + shift, an fma for each byte. (1/255, 0: from 0 to 1.) A pixel that is fed as
+ * a byte takes a quarter of what it takes as a float; x may be reshaped before. */
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
@@ -695,6 +699,7 @@ typedef struct {
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
+    const uint8_t *bytes; /* GCKPT_IS_U8: the values */
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
@@ -742,6 +747,7 @@ struct gckpt_call {
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
 #define GCKPT_MEASURES (1u << 11)
+#define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -755,7 +761,14 @@ struct gckpt_call {
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (others: f32, GCKPT_IS_U8) */
+/* Of an op whose output's rows (axis 1 of (B,H,..)) are made of a few rows of inputs 0 to `inputs`
+ * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
+typedef struct {
+    int inputs;
+    int32_t stride, before, reach;
+    float beyond;
+} gckpt_rows;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -775,6 +788,10 @@ typedef struct {
     /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
      * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
     uint64_t (*flops_backward)(const gckpt_call *call);
+    /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
+     * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
+     * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
+    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -884,6 +901,12 @@ typedef struct {
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
     uint64_t link_work;
+    /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
+     * ahead of their first readers as hides them, by link_work and the costs of ops, where the
+     * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
+     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * GCKPT_SCHEDULE, which says itself where they begin. */
+    int link_beside;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -1365,8 +1388,9 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
- * one byte order. Arithmetic is the executor's own. */
+ * tells whether that is over. Both are called by the thread that runs the step, between
+ * instructions and, on a processor, within them. All ranks make the same exchanges in the same
+ * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */

@@ -38,7 +38,7 @@ typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
-enum { NET_KINDS = 48, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
+enum { NET_KINDS = 48, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 6, NET_LENGTH = 3 };
 static unsigned net_wants;
 static int net_growth;
 static const gckpt_backend *net_backend;
@@ -87,7 +87,7 @@ static struct {
         int in[READS], base, is_op, data;
         T *t;
     } nodes[MOST];
-    T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths;
+    T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths, *bytes;
     unsigned char used[MOST], kept[MOST], redone[MOST];
     gckpt_term term[5];
     gckpt_plan_desc d; /* by net_open: the request, and what it points to */
@@ -102,6 +102,7 @@ static const int32_t constant_rows[LARGEST] = { 2, 0, 1, 0, 0, 2, 1, 1, 0, 2 };
 /* ---- what is fed ---- */
 static float x_data[VALUES];
 static int32_t token_data[VALUES], target_data[2][VALUES], length_data[BATCH];
+static unsigned char byte_data[VALUES];
 
 static inline void net_fill(void)
 {
@@ -113,6 +114,8 @@ static inline void net_fill(void)
     }
     for (int i = 0; i < BATCH; i++)
         length_data[i] = (int32_t)below(NET_LENGTH + 1);
+    for (int i = 0; i < VALUES; i++)
+        byte_data[i] = (unsigned char)(167 * i + token_data[i]);
 }
 
 /* From this row of the batch on, as rig_step asks for it. */
@@ -124,6 +127,7 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     f[2] = (gckpt_feed){ gckpt_id(net.targets[0]), target_data[0] + row * net.t };
     f[3] = (gckpt_feed){ gckpt_id(net.targets[1]), target_data[1] + row * net.t };
     f[4] = (gckpt_feed){ gckpt_id(net.lengths), length_data + row };
+    f[5] = (gckpt_feed){ gckpt_id(net.bytes), byte_data + row * net.t * net.c };
     return NET_FEEDS;
 }
 
@@ -688,7 +692,14 @@ static T *grow(T *x)
         o = 1 + below(5), c = 1 + below(5), axis = (int)below(3);
         y = note(B(upsample)(x, o, c, (gckpt_upsampling)axis), x);
         return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
-    default: y = weight(V, net.c); return note2(B(embed)(y, net.tokens), y, net.tokens);
+    default: /* of bytes, or of tokens */
+        if (a) {
+            y = b ? view(net.bytes, gckpt_shape2(net.rows, -1)) : net.bytes;
+            y = note(B(from_u8)(y, 1.0f / 128, -1), y);
+            return b ? view(y, gckpt_shape3(net.rows, net.t, net.c)) : y;
+        }
+        y = weight(V, net.c);
+        return note2(B(embed)(y, net.tokens), y, net.tokens);
     }
 }
 static void step(void)
@@ -762,6 +773,8 @@ static void build(unsigned seed, int64_t rows)
     net.targets[0] = note(B(input)(net.g, "a", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.lengths = note(B(input)(net.g, "lengths", GCKPT_I32, gckpt_shape1(rows)), NULL);
+    net.bytes = note(B(input)(net.g, "bytes", GCKPT_U8, gckpt_shape3(rows, net.t, net.c)), NULL);
+    NET_SAY(GCKPT_U8);
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,
@@ -894,6 +907,7 @@ static inline void net_way(gckpt_plan_desc *d)
         default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
         }
         d->link_work = (uint64_t)below(1000000);
+        d->link_beside = (int)(d->link_work & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
     if (chance(20) && !net_into && net.count <= MOST) {
@@ -996,6 +1010,7 @@ static inline void net_print(void)
     X(threads)                                                                                     \
     X(leaves)                                                                                      \
     X(link_work)                                                                                   \
+    X(link_beside)                                                                                 \
     X(alignment)                                                                                   \
     X(stage_parameters)                                                                            \
     X(plain)                                                                                       \

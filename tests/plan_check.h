@@ -53,9 +53,9 @@ typedef struct {
     pc_kind kind;
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute, indices; /* indices: i32 */
+    int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t aux; /* bytes; PC_NONE: not told */
+    size_t aux, shape; /* bytes, PC_NONE: not told; of the sizes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -87,7 +87,7 @@ typedef struct {
     gckpt_precision precision;
     gckpt_shard shard;
     int64_t rows, batch;
-    int in_backward, leaves, ranks;
+    int in_backward, leaves, ranks, runs; /* runs: it has ops in bands of rows */
     size_t budget; /* 0: none, or not known */
     int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
@@ -162,6 +162,7 @@ static const pc_op pc_ops[] = {
     { "detach", GCKPT_INPLACE(0), { 0 } },
     { "scale", PC_ELEMENT, { 0 } },
     { "dropout", PC_ELEMENT, { 0 } },
+    { "from_u8", 0, { 0 } },
     { "rotary", PC_ELEMENT, { 0 } },
     { "add", PC_PAIR | GCKPT_PASSES(0) | GCKPT_PASSES(1), { PC_S, PC_S } },
     { "sub", PC_PAIR | GCKPT_PASSES(0), { PC_S, PC_S } },
@@ -177,6 +178,7 @@ static const pc_op pc_ops[] = {
     { "mean", PC_BACKWARD, { 0 } },
     { "max", PC_BACKWARD, { PC_A } },
     { "argmax", 0, { 0 } },
+    { "bands", 0, { 0 } },
     { "cache", GCKPT_SIDE_EFFECT, { 0 } },
     { "embed", PC_BACKWARD, { PC_1 } },
     { "gather", PC_BACKWARD, { PC_1 } },
@@ -309,6 +311,7 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         memcpy(q->in, t.input, sizeof q->in);
         q->batchless = t.batchless;
         q->indices = t.type == GCKPT_I32;
+        q->bytes = t.type == GCKPT_U8;
         q->n = pc_elements(&t.shape);
         q->aux = PC_NONE;
         if (q->kind == PC_OP && t.op != last)
@@ -412,7 +415,9 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     for (int i = 0; i < 2; i++)
         pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
-    pc_number(t);
+    pc_number(t); /* form */
+    if (pc_below(t, 2) < f->runs)
+        pc_wrong(f, "its file knows nothing of runs in bands");
     f->leaves = pc_below(t, INT32_MAX);
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
@@ -503,8 +508,9 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         pc_seek(t, ", ");
         pc_seek(t, ", "); /* op and data */
         q->aux = pc_word(t);
-        for (int k = 0; k < 1 + GCKPT_MAX_DIMS + 3; k++)
-            pc_word(t); /* shape, attributes, name */
+        pc_word(t), pc_word(t); /* attributes */
+        q->shape = pc_word(t);
+        pc_word(t); /* name */
         int base = (int)pc_word(t);
         pc_word(t);
         if (base != q->base)
@@ -521,6 +527,18 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         f->far[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
+    }
+    pc_seek(t, "gckpti_x_sizes[] = {\n");
+    for (size_t at = 0, end = 0; at <= end && !t->short_of; at++) {
+        int64_t n = 1;
+        const size_t first = at;
+        for (size_t k = pc_word(t); k > 0; k--, at++)
+            n *= (int64_t)pc_word(t);
+        for (int i = 0; i < f->count; i++) {
+            end = f->node[i].shape > end ? f->node[i].shape : end;
+            if (f->node[i].shape == first && f->node[i].n != n)
+                pc_wrong(f, "tensor %d has another shape in C", i);
+        }
     }
     f->ins = (pc_ins *)pc_take((size_t)f->length, sizeof *f->ins);
     if (f->length)
@@ -579,6 +597,53 @@ static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
     q->op = *pc_find_op("linear_cross_entropy");
 }
 
+/* An op that runs as `bands` is the last of a run of ops that do not run by themselves: all that it reads, in
+ * turn, up to what runs or is given. Nobody else reads them. */
+static inline void pc_read_run(plan_facts *f, const gckpt_plan *plan, int id)
+{
+    pc_node *q = &f->node[id], as = *q;
+    const char *runs = gckpt_plan_op(plan, id);
+    if (q->kind != PC_OP || !q->op.name || !runs || strcmp(runs, "bands"))
+        return;
+    unsigned char *alone = (unsigned char *)pc_take((size_t)f->count, 1);
+    unsigned char *inside = (unsigned char *)pc_take((size_t)f->count, 1);
+    int ops = 0;
+    for (int x = 0; x < f->length; x++)
+        if (f->list[x].kind == GCKPT_FORWARD)
+            alone[f->list[x].id] = 1;
+    inside[id] = 1;
+    as.inputs = 0;
+    for (int i = id; i >= 0; i--)
+        for (int k = 0; k < f->node[i].inputs && inside[i]; k++) {
+            const int in = f->node[f->node[i].in[k]].base;
+            inside[in] |= f->node[in].kind == PC_OP && !f->node[in].batchless && !alone[in];
+        }
+    for (int i = 0; i < f->count; i++)
+        for (int k = 0; f->node[i].kind == PC_OP && k < f->node[i].inputs; k++) {
+            const int in = f->node[i].in[k], base = f->node[in].base;
+            int m = 0;
+            if (inside[base] && base != id && !inside[i])
+                pc_wrong(f, "tensor %d of the run to %d is read by %d", base, id, i);
+            if (!inside[i] || inside[base] || f->node[base].kind == PC_PARAM ||
+                f->node[base].kind == PC_CONSTANT)
+                continue;
+            while (m < as.inputs && as.in[m] != in)
+                m++;
+            if (m == GCKPT_MAX_INPUTS)
+                pc_wrong(f, "the run to %d has too many inputs", id);
+            else if (m == as.inputs)
+                as.in[as.inputs++] = in;
+        }
+    for (int i = 0; i < f->count; i++)
+        ops += inside[i];
+    if (ops < 2)
+        pc_wrong(f, "the run to %d has one op", id);
+    as.op = *pc_find_op("bands");
+    *q = as;
+    f->runs = 1;
+    free(alone), free(inside);
+}
+
 /* 0: there is nothing to tell of such a plan: of a backend, without desc or with leaves. */
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
@@ -601,6 +666,8 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         if (f->list[x].kind == GCKPT_UPDATE && f->list[x].id >= 0 && f->list[x].id < f->count)
             f->trained[f->list[x].id] = 1;
     }
+    for (int i = 0; i < f->count; i++)
+        pc_read_run(f, plan, i);
     f->buffers = gckpt_plan_buffers(plan);
     f->buffer = (gckpt_buffer *)pc_take((size_t)f->buffers, sizeof *f->buffer);
     for (int b = 0; b < f->buffers; b++)
@@ -736,7 +803,8 @@ static inline int pc_in_arena(const pc_walk *w, int id)
 enum { PC_VALUE = 1, PC_GRADIENT = 2 };
 static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
 {
-    return (size_t)w->f->node[id].n * (w->narrow[id] & narrow ? 2 : 4);
+    const pc_node *q = &w->f->node[id];
+    return (size_t)q->n * (q->bytes ? 1 : w->narrow[id] & narrow ? 2 : 4);
 }
 /* What its backward reads. */
 static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)

@@ -361,6 +361,8 @@ async function trains(hash, steps, what) {
   await run(`(async () => { for (let i = 0; i < ${steps}; i++) await steps(); })()`);
   const [one, two] = await run('runs.map(r => r.hash)'), data = join(profile, 'data.txt');
   writeFileSync(data, await run('learned()'));
+  check(await inPage(() => $('command').textContent.split('\n').slice(1).join() === runs.map(command).join()
+    && [...document.querySelectorAll('#command .option')].every(e => e.getClientRects().length === 1)), 'the command: options are whole');
   const native = (await run('runs.map(command)')).map(line => {
     const of = line.replace('data.txt', data).split(' ').slice(1);
     return execFileSync(tiny, of).toString().match(/weights ([0-9a-f]{16})/)[1];

@@ -125,7 +125,8 @@ const quiet = ['a-says', 'a-again', 'b-again', 'a-hash', 'b-says', 'b-hash', 'sa
 function tellBoth() {
   const [a, b] = runs, same = a.hash === b.hash, n = a.losses.length;
   for (const r of runs) r.tell();
-  $('command').textContent = `make build/tiny\n${runs.map(command).join('\n')}`;
+  $('command').replaceChildren(...`make build/tiny\n${runs.map(command).join('\n')}`.split(/(--\S+(?: [^-\s]+)?)/).map((text, i) =>
+    i % 2 ? Object.assign(document.createElement('span'), { className: 'option', textContent: text }) : text)); // broken between them
   if (!n || n !== b.losses.length) say('same', '');
   else if (same) say('same', `After ${count(n, 'step')} all bits of both runs' weights are equal.`);
   else say('same', `After ${count(n, 'step')} the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);

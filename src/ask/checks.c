@@ -190,9 +190,11 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
                             "training, and gckpt_gradients changes nothing (%T)",
                             i, t);
-    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
         return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+                            t->type == GCKPT_I32  ? "i32"
+                            : t->type == GCKPT_U8 ? "u8"
+                                                  : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];

@@ -89,15 +89,13 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         uint64_t work = p->own_work + answer->time;
         double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
-            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
-        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
+        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
-                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
@@ -248,10 +246,13 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.memory = &memory;
     p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_keep_draft(&p);
+    if (result == GCKPT_OK)
+        result = gckpti_gather_ahead(&p, p.best.arena);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         plan = gckpti_prove_plan(&f->p, budget, plan);

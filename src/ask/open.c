@@ -109,7 +109,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || gckpti_is_offered(q));
     for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -133,16 +133,28 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0, 0 };
+    gckpti_variant v = { 1, 0, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
     chooses = 0;
 #endif
+    const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
+                      d->precision == GCKPT_FP32 && (chooses || p->inference);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
+    v.bands = GCKPTI_RUNS_BANDS;
+    for (const gckpti_planner *form = p, *end = last; bands && result == GCKPT_OK;
+         form = form->next) {
+        v.form = form->variant.form; /* of the head's as built and those of fewest bytes */
+        if (v.form == 0 || v.form >= GCKPTI_FORMS - 2)
+            result = gckpti_add_variant(p, &last, v);
+        if (form == end)
+            break;
+    }
     for (const gckpti_planner *form = p; form; form = form->next)
-        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+        for (v.form = form->variant.form, v.bands = form->variant.bands, v.order = 1;
+             v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
     for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;

@@ -6,19 +6,29 @@
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  ", "hold    " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  ", "reduce  ", "hold    " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
+    const gckpt_shape shape = gckpti_planned_shape(plan, node);
     gckpti_operands o;
     gckpt_usage u;
     gckpt_plan_usage(plan, x, &u);
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
+    if (plan->bands && node->op && node->data) {
+        const gckpti_bands *b =
+            (const gckpti_bands *)(const void *)(plan->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        int ops = 0, first = id;
+        for (int i = b->steps; i-- > 0; ops += step[i].id >= 0)
+            first = step[i].id >= 0 ? step[i].id : first;
+        gckpti_print(k, " of %i ops, from %s #%i on,", ops, gckpti_node_name(plan, first), first);
+    }
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
     if (u.moved)
@@ -149,8 +159,8 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update",
-                                          "offload", "reload",   "reduce", "hold" };
+    static const char *const phases[] = { "forward", "backward", "update", "offload",
+                                          "reload",  "reduce",   "hold" };
     static const char *const kinds[] = {
         "values",    "kept for backward", "gradients of activations", "gradients of parameters",
         "workspace", "sums of leaves"

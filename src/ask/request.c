@@ -84,8 +84,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident(first, NULL) + needed;
-    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
-    if (best && !plan)
+    if (best)
+        *result = gckpti_gather_ahead(best, first->desc->budget ? arena : best->best.arena);
+    gckpt_plan *plan =
+        best && *result == GCKPT_OK ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }

@@ -120,6 +120,21 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
+    for (size_t i = 0; i < p->node_count && p->bands; i++) { /* of a run each op has its part */
+        const gckpti_node *node = &p->nodes[i];
+        if (!node->op || !node->data)
+            continue;
+        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + node->attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        unit = 1e-9 * (double)costs[i].forward / (double)p->told[i].cost.forward;
+        for (int k = 0; k + 1 < b->steps; k++) {
+            if (step[k].id < 0)
+                continue;
+            gckpt_cost *c = &costs[step[k].id];
+            c->forward = gckpti_nanoseconds((double)p->told[step[k].id].cost.forward * unit);
+            costs[i].forward -= c->forward < costs[i].forward ? c->forward : costs[i].forward;
+        }
+    }
     for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];

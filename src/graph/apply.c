@@ -12,11 +12,24 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
+/* What to say of a tensor that is not of the type wanted; NULL: it is. */
+static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+{
+    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
+    if (op->needs[i] & GCKPT_IS_U8)
+        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
+    if (op->flags & GCKPT_INDEX(i))
+        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
+    return type == GCKPT_F32 || any ? NULL
+           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
+                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+}
+
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -31,10 +44,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (in[i]->type != type && !(op->needs[i] & GCKPTI_ANY_TYPE))
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                        type == GCKPT_I32 ? "i32 (indices)"
-                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+        else if (wrong)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
     }
     return g->object.sticky == GCKPT_OK;
 }

@@ -149,8 +149,11 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));
-    if (type != GCKPT_F32 && type != GCKPT_I32)
-        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (type != GCKPT_F32 && type != GCKPT_I32 && (type != GCKPT_U8 || kind != GCKPTI_INPUT))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
+                           "GCKPT_U8",
+                           name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);

@@ -211,9 +211,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL,
+                            NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, nth = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;

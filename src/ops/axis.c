@@ -74,7 +74,14 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpti_slice *p = (const gckpti_slice *)attributes;
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    *rows = same;
+    return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_rows, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
 {
@@ -148,7 +155,15 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const int axis = *(const int *)attributes;
+    *rows = same;
+    return (axis < 0 ? axis + call->shape.n : axis) > 1;
+}
+GCKPTI_ROW_OF_ROWS(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_rows,
+                   GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -332,7 +347,7 @@ GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
 GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
-               gckpti_argmax_below, GCKPTI_INDICES, 0);
+               gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);

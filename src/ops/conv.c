@@ -300,8 +300,20 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
-           GCKPT_IN(0), GCKPT_SUMS);
+/* Zeros of the padding take part: rows of them give the same bits. */
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    gckpti_conv2d *a = (gckpti_conv2d *)attributes;
+    const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
+    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+                                0.0f };
+    *rows = window;
+    a->window.padding[0] = 0;
+    return !a->transposed && over < INT32_MAX;
+}
+
+GCKPTI_ROW_OF_ROWS(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+                   gckpti_conv2d_rows, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
  * permuted, say. */
@@ -321,8 +333,8 @@ static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
 /* 1: numbers for lines, of which a signal has one, and none for its places: as PyTorch's. */
 static int gckpti_conv_misplaced(const gckpt_window *w)
 {
-    const int first = w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) |
-                      (w->dilation[0] & ~1);
+    const int first =
+        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
     return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
 }
 

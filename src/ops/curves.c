@@ -164,11 +164,35 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
+
+/* from_u8: y = fma(x, scale, shift), x a byte; nothing passes back. o: scale, shift */
+static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
+                          (double)o[0], (double)o[1]);
+    return gckpti_unary_shape(call);
+}
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_ROW_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+               GCKPTI_BY_ELEMENT, GCKPT_IS_U8);
+GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
+{
+    const float o[2] = { scale, shift };
+    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).

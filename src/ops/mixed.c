@@ -305,7 +305,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
+                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
     const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
     const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;

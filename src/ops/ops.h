@@ -29,7 +29,8 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) fast(add) fast(sub) fast(mul) fast(div) fast(maximum) fast(minimum) fast(where) \
+    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \

@@ -19,6 +19,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -26,17 +27,21 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,       \
+                       flags, ...)                                                                 \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
         GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
         (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
-        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward), GCKPTI_PLANS(gckpti_rows_rule, rows) }
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
-                   flops_backward, classes, flags, __VA_ARGS__)
+                   flops_backward, classes, NULL, flags, __VA_ARGS__)
+#define GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, rows, flags, ...)                          \
+    GCKPTI_ROW_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,      \
+                   NULL, NULL, rows, flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
-    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+    GCKPTI_ROW_OF_ROWS(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 

@@ -228,8 +228,31 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+/* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
+ * nothing to a sum that starts at +0, and count (they do anyway). */
+static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
+                            gckpt_rows *rows)
+{
+    gckpti_pool *o = (gckpti_pool *)attributes;
+    const int i = call->in[0].shape.n == 3;
+    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    *rows = window;
+    o->padding[i] = 0;
+    return 1;
+}
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
+}
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    return gckpti_pool_rows(call, attributes, 0.0f, rows);
+}
+
+GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
+                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
+                   gckpti_average_pool_rows, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)

@@ -34,8 +34,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
         return 0;
     int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
     int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
-    int64_t rest =
-        k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
     return (rows + GCKPTI_PANEL) * links / 2 + rest;
 }
 
@@ -265,8 +264,17 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0));
+/* x's rows, where one w serves all. */
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    (void)attributes;
+    *rows = same;
+    return call->in[1].shape.n == 2;
+}
+
+GCKPTI_ROW_OF_ROWS(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
@@ -309,8 +317,8 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
-           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_ROW_OF_ROWS(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+                   gckpti_matmul_rows, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {

@@ -62,7 +62,7 @@ static void gckpti_find_active(gckpti_planner *p)
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
 {
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
@@ -186,9 +186,12 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+    for (int i = 0;
+         i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
+    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+        gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 

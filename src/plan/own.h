@@ -58,6 +58,48 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_copies(...)                ((void)0)
 #endif
 
+/* ---- plan/bands.c, plan/runs.c ---- */
+#ifndef GCKPT_NO_BANDS
+enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
+
+/* What is known of an op: rows.inputs 0: it is in no run. */
+typedef struct {
+    gckpt_rows rows;
+    void *attributes; /* for bands */
+    int last;         /* the last op that reads it; p->n: the program does */
+    int step;         /* of a run that is being made; -1: none */
+    int64_t live;     /* bytes that are there before it and are read by it or later ops */
+} gckpti_row_op;
+
+/* Of the buffer of a step: rows; those that are made at once; from one band to the next some stay;
+ * steps that write there first, and read it last; how many read it; rows of a padding are there. */
+typedef struct {
+    int32_t rows, most;
+    int keeps, begin, last, readers, padded;
+} gckpti_band_room;
+
+/* A run that is being made, of p's ops. */
+typedef struct {
+    gckpti_planner *p;
+    gckpti_row_op *op; /* by id */
+    gckpti_bands head;
+    gckpti_band_step step[GCKPTI_RUN_STEPS];
+    gckpti_band_link link[GCKPT_MAX_INPUTS * GCKPTI_RUN_STEPS];
+    gckpti_band_at at[GCKPTI_RUN_STEPS];
+    gckpti_band_room room[GCKPTI_RUN_STEPS];
+    const gckpt_tensor *of[GCKPTI_RUN_STEPS]; /* what a step makes */
+    gckpt_buffer buffers[2 * GCKPTI_RUN_STEPS + 1];
+    int buffer_count;
+    uint64_t extra; /* work that the ops run whole do not have */
+    int64_t work;   /* bytes of the workspace */
+} gckpti_run_maker;
+
+/* Puts runs in bands in place of ops that were asked for bytes and work: p->banded. */
+GCKPTI_FN void gckpti_take_bands(gckpti_planner *p);
+#else
+static inline void gckpti_take_bands(gckpti_planner *p) { (void)p; }
+#endif
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -82,6 +124,16 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target);
 GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
+
+/* plan/model.c */
+GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b);
+
+#ifndef GCKPT_NO_BANDS
+/* plan/bands.c */
+extern GCKPTI_DATA const gckpt_op gckpti_op_bands;
+GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r);
+GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n);
+#endif
 
 /* plan/forms.c */
 GCKPTI_FN void gckpti_take_form(gckpti_planner *p);

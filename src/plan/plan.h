@@ -17,12 +17,14 @@
  *             each buffer lives, the bytes live at each instruction, the work. A value may take
  *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
+ *   ahead     gathers that begin earlier: another draft.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
  *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
  *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_gather_ahead
  *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
@@ -56,14 +58,15 @@ typedef uint16_t gckpti_nth;
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
+typedef int64_t gckpti_extent; /* of an axis; what is printed as C knows it by this name */
 #define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
 
 typedef struct {
     const gckpt_op *op;
-    const void *data; /* of constants */
+    const void *data; /* of constants; of bands the gckpt_op of the last op */
     size_t aux_bytes;
-    gckpt_shape shape;                      /* with all rows of the micro-batch */
     gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth shape; /* of the plan's sizes, with all rows of the micro-batch */
     gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
     gckpti_id base;
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
@@ -135,10 +138,44 @@ static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti
     return o->more + ins->uses - 1;
 }
 
+/* Of a run of ops in bands of rows (plan/bands.c), the op `bands` in place of its last one:
+ * its attributes, behind it steps, links and, from byte `own`, the last op's own. Its node's `data`
+ * is that op's row. Its inputs are those of the run, without parameters, which ops find as ever. */
+typedef struct {
+    int32_t steps, links, rows, at; /* rows: of a band; at: in the workspace, gckpti_band_at */
+    int32_t inputs, own, own_inputs, in[GCKPT_MAX_INPUTS]; /* in: the last op's, as it was built */
+    uint32_t kiloflops;
+} gckpti_bands;
+typedef struct {
+    int32_t id, height, width; /* id -1: it copies an input; height: rows; width: floats of one */
+    int32_t at, work;          /* its rows, its kernel's, in the workspace; in place of step ~at */
+    int32_t link, links;       /* links[link..]: what it reads that has rows, or is an input */
+    uint32_t beyond;           /* what rows of a padding have, bits of a float */
+} gckpti_band_step;
+typedef struct {
+    int32_t input, from, stride, before,
+        reach; /* from: a step, ~input of the run; reach 0: whole */
+} gckpti_band_link;
+typedef struct {
+    int32_t low, high;  /* the rows that are there */
+    int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
+} gckpti_band_at;
+
+/* The first row that is not there yet, and the last + 1 that is made for the next band. */
+static inline int32_t gckpti_band_first(const gckpti_band_at *at)
+{
+    return at->high > 0 ? at->high : 0;
+}
+static inline int32_t gckpti_band_stop(const gckpti_band_step *step, const gckpti_band_at *at)
+{
+    return at->need < step->height ? at->need : step->height;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int bands; /* runs of ops without gradients are bands (gckpti_take_bands) */
     int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
@@ -175,7 +212,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
-    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
     X(int, packed, 0)                    /* some parameter is */                                   \
@@ -186,13 +223,14 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
-    X(size_t, name_bytes, 0)
+    X(size_t, size_count, 0) X(size_t, name_bytes, 0)
 
 /* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
  * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, which nodes share: axes, then their sizes */ \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, list, length, 0)                                                                 \
     X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
@@ -224,14 +262,19 @@ enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Bytes of a node's value in the arena. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+/* Bytes of a node's value in the arena, or as it is fed. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q);
+
+/* A node's shape, and its elements, with all rows of the micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q);
 
 /* For errors: as it was named, else its op's name, else "". */
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
@@ -321,6 +364,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -340,7 +388,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *place;    /* by item of the schedule: its instruction; of its end, too */
     int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
@@ -370,7 +418,7 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
-    int term_count, n, threads;   /* n: tensors */
+    int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
@@ -405,11 +453,12 @@ typedef struct gckpti_planner {
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
+    int banded, *run_of;     /* some run is in bands; by id: the last op of its run, or -1 */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
     gckpti_note *note;
-    int *queue; /* of pins (gckpti_refresh): what to compute again */
-    unsigned char *computed; /* has it run */
+    int *queue;                        /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed;           /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* empty between two makers */
@@ -502,15 +551,25 @@ static inline int gckpti_lowest_price(const gckpti_planner *p)
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
 }
 
-/* Whether some op has the variant's form. */
+/* Whether some op has the variant's form, some run is in bands. */
 static inline int gckpti_is_offered(const gckpti_planner *p)
 {
-    return !p->variant.form || p->offered;
+    return (!p->variant.form || p->offered) && (!p->variant.bands || p->banded);
 }
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/bands.c ---- */
+#ifndef GCKPT_NO_BANDS
+/* What the next band, to row `end` of the output, needs and lets go, by step. */
+GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
+                                 const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
+
+/* Runs a run; in run. */
+GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call);
+#endif
 
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
@@ -564,6 +623,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
 
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
@@ -626,6 +691,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
+
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
@@ -647,6 +715,15 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
 /* Drafts a mode, placed: p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+
+/* ---- plan/ahead.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
+ * its arena stays within `arena` bytes. */
+GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
+#else
+#define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
+#endif
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns

@@ -75,7 +75,9 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+           (p->rounding[t->base->id] & narrow ? 2
+            : t->type == GCKPT_U8             ? 1
+                                              : sizeof(float));
 }
 
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)

@@ -23,6 +23,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
             c->in[i].bf16 = (const uint16_t *)data;
         else if (p->nodes[base].type == GCKPT_I32)
             c->in[i].index = (const int32_t *)data;
+        else if (p->nodes[base].type == GCKPT_U8)
+            c->in[i].bytes = (const uint8_t *)data;
         else
             c->in[i].data = (const float *)data;
     }
@@ -75,13 +77,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_FORWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
+    c->graph = e; /* of bands, which run others */
     gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
@@ -147,13 +150,14 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]),
+                          gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, c, i);
     if (p->packed)
-        gckpti_call_stored(e, ins, c, &stored);
+        gckpti_call_stored(e, node, GCKPT_BACKWARD, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
@@ -178,7 +182,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
+            int64_t n = gckpti_planned_elements(p, q);
             if (sum && q->batchless)
                 gckpti_fill(e, sum, 0,
                             4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));

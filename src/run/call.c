@@ -28,7 +28,7 @@ GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 /* A node's shape with the rows of this micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
-    gckpt_shape s = node->shape;
+    gckpt_shape s = gckpti_planned_shape(e->plan, node);
     if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
@@ -70,7 +70,7 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;

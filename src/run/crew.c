@@ -2,159 +2,6 @@
 #include "run/own.h"
 #include "num/num.h"
 
-/* =================================================================================================
- * crew: sums and values of several processes, by exchanges
- *
- * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
- * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
- * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
- * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
- * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
- * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
- * one block) are exchanged whole at each level.
- * ============================================================================================== */
-/* ---- exchanges ---- */
-/* There will be no exchange any more; the program is told to give up. */
-static void gckpti_break(gckpti_peers *s)
-{
-    if (!s->broken && s->engine->give_up)
-        s->engine->give_up(s->engine->user);
-    s->broken = 1;
-    s->busy = s->tree.bit = 0;
-}
-
-/* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
-{
-    s->peer = peer; /* with or without bytes: an error names it */
-    if (s->broken || n + m == 0)
-        return;
-    s->sent += n;
-    s->busy = 1;
-    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
-        gckpti_break(s);
-}
-
-/* 1: nothing is under way, or (broken) ever will be. */
-static int gckpti_is_done(gckpti_peers *s)
-{
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
-    if (done < 0)
-        gckpti_break(s);
-    else if (done && s->busy && s->to)
-        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
-    if (done)
-        s->busy = 0;
-    return done != 0;
-}
-
-/* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
-{
-    const gckpt_ranks *by = s->engine;
-    double start = by && by->clock ? by->clock(by->user) : 0;
-    while (!gckpti_is_done(s))
-        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
-            gckpti_break(s);
-    return !s->broken;
-}
-
-/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
- * own sum of the n floats `from` over all ranks, to the same place. */
-static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
-                                   float *to, int64_t m)
-{
-    const gckpt_backend *b = s->on;
-    const int copies = b->own_memory && !s->engine->on_backend;
-    const size_t size = (size_t)n * sizeof *from;
-    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
-    void *in = copies ? (void *)s->in : (void *)to;
-    s->bytes = (size_t)m * sizeof *to;
-    s->to = copies ? to : NULL;
-    if (copies && n)
-        b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
-        (void)b->finish(b->context); /* what failed it says again in each later call */
-    if (peer >= 0) {
-        gckpti_exchange(s, peer, out, size, in, s->bytes);
-        return;
-    }
-    s->peer = peer;
-    s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
-        gckpti_break(s);
-}
-
-/* Leaves off where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge)
-{
-    s->to = NULL;
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        gckpti_exchange(s, s->rank ^ bit, mine, bytes, s->in, bytes);
-        if (gckpti_wait_for(s))
-            merge(mine, s->in, bytes);
-    }
-}
-
-/* ---- large ones, level by level, while something else is computed ---- */
-static void gckpti_tree_level(gckpti_peers *s)
-{
-    gckpti_tree *t = &s->tree;
-    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
-    /* one block goes whole */
-    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
-    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
-                       other = gckpti_share_of(t->n, peer, parts);
-    const int64_t first = other.first, n = other.count;
-    t->first = own.first;
-    t->count = own.count;
-    if (peer < 0)
-        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
-    else if (t->kind == GCKPTI_GATHER)
-        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
-    else
-        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
-}
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
-{
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
-    s->tree = begun;
-    if (bit)
-        gckpti_tree_level(s);
-}
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
-{
-    gckpti_tree *t = &s->tree;
-    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
-        if (t->kind == GCKPTI_ENGINE) {
-            t->bit = 0;
-        } else if (t->kind == GCKPTI_GATHER) {
-            t->bit /= 2;
-        } else {
-            s->on->add(c, t->x + t->first, t->work, t->count);
-            t->bit *= 2;
-            if (t->bit == s->ranks) {
-                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
-                t->kind = GCKPTI_GATHER;
-                t->bit = shares ? s->ranks / 2 : 0;
-            }
-        }
-        if (t->bit)
-            gckpti_tree_level(s);
-    }
-    return !t->bit;
-}
-
 /* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -168,7 +15,7 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
@@ -219,22 +66,6 @@ GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
-                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -310,7 +141,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (s->ranks == 1 || g->over)
         return result;
     (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;

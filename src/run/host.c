@@ -56,6 +56,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
         arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
@@ -179,7 +180,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
+    size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
     if (ins->kind == GCKPT_HOLD)

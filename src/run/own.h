@@ -44,7 +44,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #define gckpti_count_step(...)          ((const gckpti_plan_param *)0)
 #endif
 
-/* ---- run/crew.c, run/rounds.c ---- */
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -68,6 +68,17 @@ typedef struct {
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
 } gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
 
 /* This rank and what it has under way with the others. */
 typedef struct {
@@ -97,8 +108,8 @@ typedef struct gckpti_crew {
     int squared;     /* square sums are */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
-    int reducing;    /* a REDUCE is under way, */
-    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
     uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
@@ -164,24 +175,26 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
- * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+ * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
+ * exchange in one order, that of the instructions which began it: what begins while something is
+ * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 
 /* Before the norm is taken: update.squares become those of all ranks; once a step. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
 
-/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
- * done. */
+/* A parameter is staged: begins to bring the shares of all ranks to `to`. 0: it is not cut, nothing
+ * was done. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* A parameter was updated: where each rank has all its values, brings them together. */
+/* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
@@ -343,11 +356,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored);
 #else
-#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
+#define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
+#define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
 #endif
 
 #ifdef GCKPTI_ROOMS
@@ -355,13 +368,21 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gc
  * order, and need no prototypes. What each does is said where it is defined. */
 
 #ifndef GCKPT_NO_RANKS
-/* run/crew.c */
+/* run/exchange.c */
+GCKPTI_FN void gckpti_break(gckpti_peers *s);
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n,
+                               void *receive, size_t m);
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge);
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work);
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left);
+GCKPTI_FN void gckpti_look_after(void *crew);
+GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next);
+
+/* run/crew.c */
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
 #endif
 
 /* run/call.c */

@@ -27,11 +27,10 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
-                                  gckpt_unpacking *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
+                                  gckpt_call *c, gckpt_unpacking *stored)
 {
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
         reads |= c->in[i].grad ? node->op->needs[i] : 0;
     for (int i = 0; i < node->inputs; i++) {

@@ -169,7 +169,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
         const size_t n = (size_t)gckpti_own_leaves(p);
@@ -248,7 +248,14 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
+    int left = GCKPTI_FLIGHTS;
+    for (int i = 0; i < g->flights; i++)
+        left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
+    gckpti_go_on(e, left);
+    const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
+    e->on.runner.between =
+        g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
+    e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -259,13 +266,38 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
 
+/* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
+static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
+{
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NONE && p->nodes[node->in[i]].base == id;
+    return reads;
+}
+
+/* The first instruction that needs over what this one begins (gckpti_flight). */
+static int gckpti_due(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->list[e->step.pc], *next = ins + 1;
+    const int sum = ins->kind == GCKPT_REDUCE;
+    while (next < p->list + p->length &&
+           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
+                 : gckpti_reads_staged(p, next, ins->id)))
+        next++;
+    return (int)(next - p->list);
+}
+
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
  * like the digits of a binary counter. The rank's own sum is then added to the others'. */
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
@@ -273,7 +305,6 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_at(e, o.gradient);
     const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
     if (g->hollow && !p->looped) /* no backward has begun it */
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
@@ -283,25 +314,25 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+        const gckpti_flight begun = {
+            e->desc.fast_reduce ? GCKPTI_ENGINE
+            : ins->accumulate   ? GCKPTI_SCATTER
+                                : GCKPTI_SUM_ALL,
+            gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
+        };
+        gckpti_fly(e, &begun);
+        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+            gckpti_go_on(e, 0);
     }
 }
 
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+/* Brings the shares of n floats together, before instruction `due`. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
+    const gckpti_flight begun = { GCKPTI_GATHER, due, x, NULL, NULL, n };
+    gckpti_fly(e, &begun);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* it looks at once */
+        gckpti_go_on(e, 0);
 }
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
@@ -310,7 +341,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
+    gckpti_gather_floats(e, to, q->p.elements, gckpti_due(e));
     return 1;
 }
 
@@ -342,7 +373,8 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements,
+                             (int)e->plan->length);
 }
 
 static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
@@ -361,7 +393,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     void *out = g->peers.out;
     float *squares = (float *)out;
     g->squared = 1;
-    gckpti_go_on(e, 1);
+    gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);

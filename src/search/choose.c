@@ -8,7 +8,7 @@
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
+    gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
@@ -175,7 +175,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = answer.arena;
         s->trial = answer;
-        if (s->winner.item == answer.item)
+        if (s->winner.run == answer.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }

@@ -101,7 +101,8 @@ enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered *
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
-    int *item, length;
+    gckpti_span *run; /* so many, its items */
+    int runs, length;
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */

@@ -108,7 +108,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/crew), so each ends where it is
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 

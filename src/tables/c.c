@@ -51,7 +51,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s)
 static int gckpti_c_ours(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS) GCKPTI_IS(bands));
 #undef GCKPTI_IS
 }
 
@@ -118,19 +118,22 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
             gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
-            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_planned_elements(p, &p->nodes[i]));
             gckpti_print(k, "\n};\n");
         }
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const gckpt_op *last = (const gckpt_op *)q->data;
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
-        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, ", q->aux_bytes);
-        gckpti_c_shape(k, &q->shape);
-        gckpti_print(k, ", %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        if (op && q->data) /* the op of the last of a run */
+            gckpti_print(k, gckpti_c_ours(last) ? "&gckpti_op_%s" : "&%s", last->name);
+        else
+            gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, %z, %z, %z, ", q->aux_bytes, (size_t)q->attributes,
+                     (size_t)q->attribute_bytes, (size_t)q->shape);
         gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
                      (size_t)q->name);
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
@@ -183,6 +186,10 @@ static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_extent", name, "sizes", p->size_count);
+    for (size_t i = 0; i < p->size_count; i++)
+        gckpti_print(k, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
+    gckpti_c_end(k, p->size_count);
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
@@ -285,17 +292,20 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
+           p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
 static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
 {
     for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++)
-            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                !strcmp(p->nodes[n].op->name, *part))
+        for (size_t n = 0; n < p->node_count; n++) {
+            const gckpti_node *q = &p->nodes[n];
+            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+            if (q->index >= 0 && op && gckpti_c_ours(op) && !strcmp(op->name, *part))
                 return *part;
+        }
     return NULL;
 }
 
@@ -322,6 +332,7 @@ static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name
                   { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
                   { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
                   { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BANDS", p->bands ? "runs of ops in bands of rows" : NULL },
                   { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
                   { "RECURRENT", gckpti_c_op_of(p, recurrent) },
                   { "IMAGES", gckpti_c_op_of(p, images) },

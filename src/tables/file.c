@@ -200,6 +200,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
+    if (head->bands && !GCKPTI_RUNS_BANDS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: it has runs of ops in bands of rows, which this build "
+                            "leaves out (GCKPT_NO_BANDS)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
     d->own_state = head->state_slots;
@@ -356,9 +360,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
         return NULL;
     p->variant.form = r->head.form;
+    p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];

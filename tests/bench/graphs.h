@@ -157,6 +157,7 @@ typedef struct {
 } gpt_size;
 static const gpt_size gpt2_124m = { 12, 12, 768, 1024, 50257, 1 };
 static const gpt_size gpt_mcu = { 4, 2, 16, 32, 32, 1 };
+static const gpt_size gpt_384 = { 6, 6, 384, 1024, 50257, 1 };
 
 /* GPT-2 of any size: learned positions, tied head. */
 static inline int net_gpt(net *n, const char *name, const gpt_size *z)
@@ -170,6 +171,47 @@ static inline int net_gpt(net *n, const char *name, const gpt_size *z)
     gckpt_tensor *target =
         gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(z->batch, z->context));
     return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target));
+}
+
+/* x @ w without a bias. */
+static inline gckpt_tensor *net_project(const place *p, const char *part, gckpt_tensor *x,
+                                        int64_t in, int64_t out)
+{
+    return gckpt_linear(x, net_weight(p, part, in, out), NULL);
+}
+
+/* A block of a Llama: heads of 64 that share keys in threes, rotary positions, SwiGLU. */
+static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    const int64_t C = p->dim, I = C * 8 / 3;
+    gckpt_attention_desc desc = { .heads = p->heads, .key_heads = p->heads / 3, .causal = 1 };
+    gckpt_tensor *h = gckpt_rmsnorm(x, net_weight(p, "before", C, 0));
+    gckpt_tensor *q = gckpt_rotary(net_project(p, "q", h, C, C), desc.heads, 0);
+    gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3), desc.key_heads, 0);
+    gckpt_tensor *v = net_project(p, "v", h, C, C / 3);
+    h = gckpt_attention_with(q, k, v, &desc);
+    x = gckpt_add(x, net_project(p, "proj", h, C, C));
+    h = gckpt_rmsnorm(x, net_weight(p, "between", C, 0));
+    gckpt_tensor *gate = gckpt_silu(net_project(p, "gate", h, C, I));
+    h = gckpt_mul(gate, net_project(p, "up", h, C, I));
+    return gckpt_add(x, net_project(p, "down", h, I, C));
+}
+
+/* SmolLM2-135M's shape, tied head. */
+static inline int net_llama(net *n, const char *name, int64_t context)
+{
+    const int64_t dim = 576, vocabulary = 49152;
+    net_open(n, name, 1);
+    place p = { n, "", 0, dim, 9, 1, NULL };
+    gckpt_tensor *table = net_weight(&p, "table", vocabulary, dim);
+    gckpt_tensor *in = gckpt_input(n->graph, "tokens", GCKPT_I32, gckpt_shape2(1, context));
+    gckpt_tensor *x = gckpt_embed(table, in);
+    for (p.layer = 0; p.layer < 30; p.layer++)
+        x = gckpt_checkpoint(net_llama_block, x, &p);
+    gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(1, context));
+    x = gckpt_rmsnorm(x, net_weight(&p, "last", dim, 0));
+    return net_close(n, gckpt_linear_cross_entropy(x, table, target));
 }
 
 /* An encoder and a decoder of `layers` layers each; all of the decoder's read the encoder's end. */

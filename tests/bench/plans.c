@@ -10,7 +10,7 @@
 #include "plot.h"
 #include <time.h>
 
-enum { STORE_ALL, PER_BLOCK, SQRT, ROTOR, ROTOR_OPTIONS, OPTIMAL, PLANNERS, NETS = 6, EXTRAS = 8 };
+enum { STORE_ALL, PER_BLOCK, SQRT, ROTOR, ROTOR_OPTIONS, OPTIMAL, PLANNERS, NETS = 9, EXTRAS = 8 };
 static const char *const planners[PLANNERS] = { "store-all", "per block",          "sqrt",
                                                 "rotor",     "rotor with options", "optimal" };
 static const double extras[EXTRAS] = { 0, 0.05, 0.10, 0.15, 0.17, 0.20, 0.33, 0.60 };
@@ -760,6 +760,8 @@ int main(int argc, char **argv)
     timing times[NETS + 3] = { 0 };
     gpt_size four = gpt2_124m;
     four.batch = 4;
+    gpt_size short4 = four;
+    short4.context = 64;
     if (argc != 3) {
         fprintf(stderr, "usage: plans TABLES.md CURVES.svg\n");
         return 2;
@@ -768,7 +770,10 @@ int main(int argc, char **argv)
                net_gpt(&s[1].n, "GPT-2 124M, batch 1 of 1,024", &gpt2_124m) &&
                net_encoder_decoder(&s[2].n, "encoder-decoder, 6 + 6 layers", 6) &&
                net_unet(&s[3].n, "U-Net, batch 8 of 256 x 256") &&
-               net_mlp(&s[4].n, "MLP, 64 layers", 64) && net_gpt(&s[5].n, "tiny GPT", &gpt_mcu);
+               net_mlp(&s[4].n, "MLP, 64 layers", 64) && net_gpt(&s[5].n, "tiny GPT", &gpt_mcu) &&
+               net_gpt(&s[6].n, "GPT-2 124M, batch 4 of 64", &short4) &&
+               net_gpt(&s[7].n, "6 layers of 384, 1,024 tokens", &gpt_384) &&
+               net_llama(&s[8].n, "SmolLM2-135M, 2,048 tokens", 2048);
     for (int i = 0; i < NETS && good; i++) {
         good = measure(&s[i].n, &times[i]) && examine(&s[i], i == 0 || i == 2);
         if (good)

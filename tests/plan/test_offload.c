@@ -229,6 +229,7 @@ static void host_release(void *context, void *memory, size_t bytes)
 /* ---- plans of random graphs, and what they train ---- */
 static float data[VALUES];
 static int32_t indices[2][VALUES], lengths[VALUES];
+static unsigned char fed_bytes[VALUES];
 
 static int fill(const void *user, int64_t row, gckpt_feed *feeds)
 {
@@ -239,6 +240,7 @@ static int fill(const void *user, int64_t row, gckpt_feed *feeds)
     feeds[2] = (gckpt_feed){ gckpt_id(net.targets[0]), indices[0] + i };
     feeds[3] = (gckpt_feed){ gckpt_id(net.targets[1]), indices[1] + i };
     feeds[4] = (gckpt_feed){ gckpt_id(net.lengths), lengths + row };
+    feeds[5] = (gckpt_feed){ gckpt_id(net.bytes), fed_bytes + x };
     return net.lengths ? NET_FEEDS : 4;
 }
 
@@ -1295,6 +1297,7 @@ int main(int argc, char **argv)
         data[i] = (float)below(1000) / 500 - 1;
         indices[0][i] = (int32_t)below(V);
         lengths[i] = indices[0][i] % (NET_LENGTH + 1);
+        fed_bytes[i] = (unsigned char)(167 * i + indices[0][i]);
         indices[1][i] = (int32_t)below(V) - (chance(20) ? V : 0);
     }
     if (CHECK(device_start(&dev.d, &dev.b, "device", GCKPT_ISA_PLAIN))) {

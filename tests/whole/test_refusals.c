@@ -511,7 +511,8 @@ static void leaves(void)
     REFUSED(E_A, "is reserved", gckpt_param(g, "__metadata__", two, ones()));
     REFUSED(E_A, "is not UTF-8", gckpt_param(g, "a\xff", two, ones()));
     REFUSED(E_A, "optimiser state", gckpt_param(g, "w#state0", two, ones()));
-    REFUSED(E_A, "the type must be", gckpt_input(g, "x", (gckpt_type)2, two));
+    REFUSED(E_A, "the type must be", gckpt_input(g, "x", (gckpt_type)3, two));
+    REFUSED(E_A, "of an input, GCKPT_U8", gckpt_constant(g, "x", GCKPT_U8, two, &two));
     REFUSED(E_A, "constant \"c\": its data is NULL", gckpt_constant(g, "c", GCKPT_F32, two, NULL));
     REFUSED(E_S, "input \"x\": needs at least the batch axis",
             gckpt_input(g, "x", GCKPT_F32, sizes(0)));

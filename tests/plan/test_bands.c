@@ -1,0 +1,214 @@
+/* test_bands.c - runs of ops in bands of rows: whatever runs so, in whatever plan, the bits are those of the
+ * graph as it was built; the bytes are exact; what may be in a run, and what may not. */
+#include "base/base.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "plan/plan.h"
+#include "ask/own.h"
+
+#include "rig.h"
+
+enum { BATCH = 4, FLOATS = BATCH * 24 * 8 * 8 };
+static float images[FLOATS];
+static int32_t labels[BATCH];
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *x, *y, *top;
+    gckpt_term term;
+    int params;
+} net;
+
+static gckpt_tensor *weight(net *n, gckpt_shape shape, int frozen)
+{
+    char name[16];
+    const gckpt_init init = { 0.4f, 0, shape.n == 1 ? 0.1f : 0 };
+    snprintf(name, sizeof name, "%s%d", frozen ? "w" : "t", n->params++);
+    gckpt_tensor *t = gckpt_param(n->g, name, shape, init);
+    if (frozen)
+        gckpt_store_freeze(n->s, name, 1);
+    return t;
+}
+
+static int side(const gckpt_tensor *x, int axis) { return (int)gckpt_shape_of(x).d[axis]; }
+
+/* An op of a frozen trunk, whatever fits. */
+static gckpt_tensor *grow(net *n, gckpt_tensor *x, gckpt_tensor *other)
+{
+    const int h = side(x, 1), w = side(x, 2), c = side(x, 3), kind = (int)below(15);
+    gckpt_window o = { .stride = { between(1, 2), between(1, 2) }, .padding = { between(0, 2), between(0, 2) } };
+    gckpt_tensor *in[2] = { x, other };
+    if (kind < 4) {
+        const int kh = between(1, 3), kw = between(1, 3), groups = chance(40) ? c : 1, out = groups * between(1, 3);
+        o.dilation[0] = between(1, 2), o.dilation[1] = 1;
+        o.groups = groups;
+        if (h + 2 * o.padding[0] < (kh - 1) * o.dilation[0] + 1 || w + 2 * o.padding[1] < kw || out > 8)
+            return x;
+        return gckpt_conv2d(x, weight(n, gckpt_shape4(kh, kw, c / groups, out), 1),
+                            chance(50) ? weight(n, gckpt_shape1(out), 1) : NULL, &o);
+    }
+    if (kind < 6) {
+        o.size[0] = between(1, 3), o.size[1] = between(1, 3);
+        for (int i = 0; i < 2; i++)
+            o.padding[i] = o.padding[i] < o.size[i] ? o.padding[i] : o.size[i] - 1;
+        if (h + 2 * o.padding[0] < o.size[0] || w + 2 * o.padding[1] < o.size[1])
+            return x;
+        return kind == 4 ? gckpt_max_pool(x, &o) : gckpt_average_pool(x, &o);
+    }
+    switch (kind) {
+    case 6: return gckpt_relu(x);
+    case 7: return gckpt_gelu(x);
+    case 8: return gckpt_mul(x, chance(50) ? weight(n, gckpt_shape1(c), 1) : gckpt_sigmoid(weight(n, gckpt_shape2(w, c), 1)));
+    case 9: return gckpt_layernorm(x, weight(n, gckpt_shape1(c), 1), weight(n, gckpt_shape1(c), 1));
+    case 10: return gckpt_linear(x, weight(n, gckpt_shape2(c, 5), 1), weight(n, gckpt_shape1(5), 1));
+    case 11: return c > 1 ? gckpt_slice(x, 3, chance(50), c) : gckpt_scale(x, 0.5f);
+    case 12:
+        if (side(other, 1) != h || side(other, 2) != w || c + side(other, 3) > 8)
+            return x;
+        return gckpt_concat(in, 2, 3);
+    default:
+        if (side(other, 1) == h && side(other, 2) == w && side(other, 3) == c)
+            return gckpt_add(x, other);
+        return kind == 13 ? gckpt_mul(x, gckpt_average_pool(x, &(gckpt_window){ .size = { h, w } })) : gckpt_add(x, x);
+    }
+}
+
+static net net_new(unsigned seed, int64_t rows)
+{
+    net n = { .s = gckpt_store_new(NULL) };
+    random_state = seed * 977 + 5;
+    n.g = gckpt_graph_new(n.s, NULL);
+    const int h = between(5, 24), w = between(1, 8), c = between(1, 8), ops = between(2, 14);
+    n.x = gckpt_input(n.g, "x", seed % 8 == 6 ? GCKPT_U8 : GCKPT_F32, gckpt_shape4(rows, h, w, c));
+    n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *at[16] = { seed % 8 == 6 ? gckpt_from_u8(n.x, 1 / 64.0f, -2) : n.x };
+    for (int i = 0; i < ops; i++)
+        at[i + 1] = grow(&n, at[i], at[below(i + 1)]);
+    n.top = at[ops];
+    if (chance(30))
+        n.top = gckpt_conv2d(n.top, weight(&n, gckpt_shape4(1, 1, side(n.top, 3), 3), 0), NULL, NULL);
+    gckpt_tensor *z = gckpt_global_average_pool(n.top);
+    z = gckpt_linear(z, weight(&n, gckpt_shape2(side(n.top, 3), 3), 0), weight(&n, gckpt_shape1(3), 0));
+    n.term.loss = gckpt_cross_entropy(z, n.y);
+    n.term.weight = 1;
+    return n;
+}
+
+static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int bands)
+{
+    gckpti_planner p;
+    gckpti_allocator memory = gckpti_allocator_of(NULL);
+    gckpt_result result = gckpti_planner_start(&p, &memory, n->g, &n->term, 1, d);
+    p.variant.bands = bands;
+    if (result == GCKPT_OK)
+        result = gckpti_make_model(&p);
+    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
+    gckpt_plan *plan = NULL;
+    if (result == GCKPT_OK && gckpti_is_offered(&p)) {
+        CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
+        plan = gckpti_encode(&p, &p.best, d->mode);
+    }
+    gckpti_planner_free(&p);
+    return plan;
+}
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_isa isa)
+{
+    net n = net_new(seed, p->rows);
+    gckpt_exec_desc ed = { .debug = debug | GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE, .isa = isa,
+                           .parallel_for = p->threads > 1 ? any_order : NULL };
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &ed);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(n.s));
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int step = 0; step < 2 && e; step++) {
+        gckpt_report r;
+        gckpt_hyper hyper = { .lr = 0.05f };
+        gckpt_feed feeds[2] = { { gckpt_id(n.x), images }, { gckpt_id(n.y), labels } };
+        memset(&r, 0, sizeof r);
+        gckpt_result result = p->mode == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, p->batch, &r)
+                                                         : gckpt_step(e, feeds, 2, p->batch, &hyper, &r);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+        hash = mix(hash, &r.loss, sizeof r.loss);
+        if (p->pick_count) {
+            gckpt_shape s = gckpt_shape_of(n.top);
+            s.d[0] = (p->batch - 1) % p->rows + 1;
+            hash = mix(hash, gckpt_fetch(e, gckpt_id(n.top), 0), (size_t)count_of(&s) * sizeof(float));
+        }
+    }
+    const uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
+    CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "seed %u, %d bands: %lu bytes touched of %lu", seed,
+              p->bands, (unsigned long)gckpt_bytes_measured(e), (unsigned long)gckpt_plan_bytes(p));
+    hash = mix(hash, &weights, sizeof weights);
+    rig_free(e, NULL, n.g, n.s);
+    return hash;
+}
+
+static int ran, offered, in_run;
+
+static gckpt_plan *again(net *n, gckpt_plan *p)
+{
+    file f = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    gckpt_plan *read = gckpt_plan_read(n->g, file_read, &f, NULL);
+    CHECK_MSG(read != NULL, "%s", gckpt_error_text(n->g));
+    CHECK(!read || (read->check == p->check && read->hash == p->hash && read->work == p->work));
+    gckpt_plan_free(p);
+    free(f.bytes);
+    return read;
+}
+
+static void same_bits(unsigned seed)
+{
+    const int64_t rows = 1 + seed % 3;
+    net n = net_new(seed, rows);
+    gckpt_pick top = { n.top, 0 };
+    gckpt_plan_desc d = { .mode = seed % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL, .threads = 1 + (int)(seed / 3 % 3),
+                          .plain = seed / 2 % 2, .batch = BATCH, .fetch = &top, .fetches = seed % 5 < 2 && n.top->kind == GCKPTI_OP,
+                          .alignment = seed / 2 % 2 ? 4 : 0 };
+    if (d.mode == GCKPT_INFERENCE)
+        d.batch = rows;
+    CHECK_MSG(n.term.loss != NULL, "%s", gckpt_error_text(n.g));
+    uint64_t want = 0;
+    for (int bands = 0; bands < 2 && n.term.loss; bands++) {
+        gckpt_plan *p = plan_of(&n, &d, bands);
+        if (p && bands && seed % 2)
+            p = again(&n, p);
+        if (p) {
+            const uint64_t got = run(seed, p, seed % 7 == 0 ? GCKPT_DEBUG_PAINT : 0, seed % 6 == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
+            want = bands ? want : got;
+            CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
+            for (size_t i = 0; i < p->node_count; i++)
+                if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) {
+                    const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
+                    in_run += b->steps;
+                    offered++;
+                }
+            ran += bands;
+        }
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, n.g, n.s);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; i < FLOATS; i++)
+        images[i] = ((float)below(2001) - 1000.0f) / 700.0f;
+    for (int i = 0; i < BATCH; i++)
+        labels[i] = (int32_t)below(3);
+    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
+    for (unsigned seed = first; seed < first + tries; seed++)
+        same_bits(seed);
+    CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
+              offered, in_run);
+    printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);
+    return check_report("test_bands");
+}
