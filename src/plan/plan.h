@@ -357,8 +357,6 @@ typedef struct {
     int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
                               /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
-    uint64_t *ends;           /* when they end */
     uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
     uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */

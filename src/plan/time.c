@@ -11,7 +11,8 @@ typedef struct {
     int64_t limit;           /* of live bytes with what is held */
     uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
     uint64_t free;           /* when bytes are free that were let go */
-    int flying;              /* offloads under way: s->flying, s->ends */
+    gckpti_keyed *flying;    /* offloads under way: item: position of the forward; key: its end */
+    int count;               /* of them */
 } gckpti_engines;
 
 /* Until which position bytes live of what the forward at x made and is offloaded. */
@@ -46,23 +47,23 @@ static void gckpti_let_go(gckpti_engines *c, int x)
     const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
     int64_t over = s->live[x] - c->limit;
     int left = 0;
-    for (int k = 0; k < c->flying && c->to; k++)
-        over += gckpti_held_bytes(c, s->flying[k], x);
-    for (int k = 0; k < c->flying; k++) {
-        const int from = s->flying[k], until = gckpti_offload_until(c->p, s, from);
+    for (int k = 0; k < c->count && c->to; k++)
+        over += gckpti_held_bytes(c, c->flying[k].item, x);
+    for (int k = 0; k < c->count; k++) {
+        const gckpti_keyed copy = c->flying[k];
+        const int from = copy.item, until = gckpti_offload_until(c->p, s, from);
         const int64_t bytes = gckpti_held_bytes(c, from, x);
-        if (s->ends[k] > c->now && s->item[from] != unit &&
+        if (copy.key > c->now && s->item[from] != unit &&
             (until >= x || (c->to && (over <= 0 || !bytes)))) {
-            s->flying[left] = from;
-            s->ends[left++] = s->ends[k];
+            c->flying[left++] = copy;
             continue;
         }
         over -= bytes;
-        c->free = s->ends[k] > c->free ? s->ends[k] : c->free;
+        c->free = copy.key > c->free ? copy.key : c->free;
         if (c->to && until < x - 1)
             c->to->item[c->to->length++] = s->item[from] + 2 * c->p->units;
     }
-    c->flying = left;
+    c->count = left;
 }
 
 /* Begins a copy of parts of unit u. */
@@ -75,7 +76,12 @@ static void gckpti_copy(gckpti_engines *c, int u, int parts)
 GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                gckpti_schedule *to)
 {
-    gckpti_engines c = { p, s, to, limit, 0, 0, 0, 0 };
+    gckpti_engines c = { p, s, to, limit, 0, 0, 0, NULL, 0 };
+    gckpti_scratch_clear(&p->pass);
+    c.flying =
+        (gckpti_keyed *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *c.flying);
+    if (p->failed)
+        return 0;
     for (int u = 0; u < p->units; u++)
         p->note[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
@@ -101,8 +107,8 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
         p->note[u].ready = i < 0 ? p->note[u].ready : 0;
         if (i >= 0 && s->offloaded[x]) {
             gckpti_copy(&c, u, s->offloaded[x]);
-            s->ends[c.flying] = c.link;
-            s->flying[c.flying++] = x;
+            c.flying[c.count].key = c.link;
+            c.flying[c.count++].item = x;
         }
     }
     return c.now > c.link ? c.now : c.link;

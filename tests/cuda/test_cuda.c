@@ -317,6 +317,7 @@ static void watched_move(void *context, void *to, const void *from, size_t bytes
     gpu[0]->move(context, to, from, bytes, out);
 }
 
+/* offloads: 2: planned to run beside what is computed. */
 static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
@@ -341,10 +342,12 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
         d.budget = g->least + (most - g->least) / 8;
         d.offload_bytes = 1 << 20;
-        d.offload_work = 1 << 20;
+        d.offload_work = 1 << (offloads == 2 ? 26 : 20);
+        d.offload_beside = offloads == 2;
         gckpt_plan_free(p);
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));
+        CHECK((gckpt_plan_hidden(p) > 0) == (offloads == 2));
     }
     const gckpt_exec_desc how = { .backend = b };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -365,9 +368,9 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
 static void test_offloads(void)
 {
     uint64_t want = offload_run(NULL, 4, 0);
-    for (int64_t rows = 1; rows <= 4; rows++) {
+    for (int64_t rows = 1, way = 1; rows <= 4; rows += way == 2, way = 3 - way) {
         moved = repeated = 0;
-        CHECK_MSG(offload_run(&watched, rows, 1) == want, "offloads, rows %d: other bits", (int)rows);
+        CHECK_MSG(offload_run(&watched, rows, (int)way) == want, "offloads, rows %d: other bits", (int)rows);
         CHECK_MSG(moved > 0 && repeated > 0, "rows %d: %ld moves, %ld repeated", (int)rows, moved, repeated);
 #ifdef GCKPT_CUDA_SHIM
         CHECK(cuda_shim.live_graphs == 0 && tested_pieces(0) == 0);
