@@ -470,12 +470,10 @@ static T *frozen(gckpt_shape shape)
 }
 static T *trunk(T *x)
 {
-    T *t = view(x, gckpt_shape4(net.rows, net.t, -1, 4)), *y, *z;
-    const int64_t times = 6 / net.t + 2;
-    t = note(B(upsample)(t, times, 1, GCKPT_NEAREST), t);
+    T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
     for (int i = 3 + (int)below(5); i > 0; i--) {
         const gckpt_shape s = gckpt_shape_of(t);
-        const int64_t c = s.d[3], o = 1 + (int64_t)below(6);
+        const int64_t c = s.d[3], o = 2 + (int64_t)below(7);
         const gckpt_window to = { .stride = { 1 + chance(20), 1 }, .padding = { (int)below(2), 1 } };
         const gckpt_window pool = { .size = { 1 + (int)below(3), 1 }, .padding = { 0, 0 }, .stride = { 1, 1 } };
         y = t;
@@ -817,7 +815,7 @@ static void build(unsigned seed, int64_t rows)
               0); /* never frozen, but where a regulariser is alone */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
-    if (seed % 8 == 2 && net.t < 7)
+    if (seed % 8 == 2)
         net.pool[net.pooled++] = trunk(net.x);
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_growth ? 2 : 1)
