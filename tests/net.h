@@ -460,7 +460,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 }
 
 /* Frozen layers on an image made of x: what may run in bands of rows. Then its mean over rows. */
-static T *frozen(gckpt_shape shape)
+static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
     T *t = param(shape, 0.4f, 0);
@@ -468,7 +468,7 @@ static T *frozen(gckpt_shape shape)
     gckpt_store_freeze(net.s, name, 1);
     return t;
 }
-static T *trunk(T *x)
+static T *net_trunk(T *x)
 {
     T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
     for (int i = 3 + (int)below(5); i > 0; i--) {
@@ -478,11 +478,11 @@ static T *trunk(T *x)
         const gckpt_window pool = { .size = { 1 + (int)below(3), 1 }, .padding = { 0, 0 }, .stride = { 1, 1 } };
         y = t;
         if (s.d[1] > 2 && chance(40))
-            z = frozen(gckpt_shape4(3, 3, c, o)), t = note2(B(conv2d)(t, z, NULL, &to), t, z);
+            z = net_frozen(gckpt_shape4(3, 3, c, o)), t = note2(B(conv2d)(t, z, NULL, &to), t, z);
         else if (s.d[1] > 2 && chance(20))
             t = note(chance(50) ? B(max_pool)(t, &pool) : B(average_pool)(t, &pool), t);
         else if (chance(30))
-            z = frozen(gckpt_shape2(c, o)), t = note2(B(linear)(t, z, NULL), t, z);
+            z = net_frozen(gckpt_shape2(c, o)), t = note2(B(linear)(t, z, NULL), t, z);
         else if (chance(50))
             z = note(B(silu)(t), t), t = note2(B(add)(y, z), y, z);
         else
@@ -816,7 +816,7 @@ static void build(unsigned seed, int64_t rows)
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
     if (seed % 8 == 2)
-        net.pool[net.pooled++] = trunk(net.x);
+        net.pool[net.pooled++] = net_trunk(net.x);
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_growth ? 2 : 1)
         if (chance(25))
