@@ -943,6 +943,7 @@ static inline void net_way(gckpt_plan_desc *d)
         default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
         }
         d->link_work = (uint64_t)below(1000000);
+        d->link_beside = (int)(d->link_work & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
     if (chance(20) && !net_into && net.count <= MOST) {
@@ -1045,6 +1046,7 @@ static inline void net_print(void)
     X(threads)                                                                                     \
     X(leaves)                                                                                      \
     X(link_work)                                                                                   \
+    X(link_beside)                                                                                 \
     X(alignment)                                                                                   \
     X(stage_parameters)                                                                            \
     X(plain)                                                                                       \

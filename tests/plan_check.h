@@ -55,7 +55,7 @@ typedef struct {
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
     int batchless, keep, recompute, indices, bytes; /* i32, u8 */
     int64_t n;                               /* elements */
-    size_t aux; /* bytes; PC_NONE: not told */
+    size_t aux, shape; /* bytes, PC_NONE: not told; of the sizes in C */
 } pc_node;
 typedef struct {
     int count, terms, *term;
@@ -508,8 +508,9 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         pc_seek(t, ", ");
         pc_seek(t, ", "); /* op and data */
         q->aux = pc_word(t);
-        for (int k = 0; k < 1 + GCKPT_MAX_DIMS + 3; k++)
-            pc_word(t); /* shape, attributes, name */
+        pc_word(t), pc_word(t); /* attributes */
+        q->shape = pc_word(t);
+        pc_word(t); /* name */
         int base = (int)pc_word(t);
         pc_word(t);
         if (base != q->base)
@@ -526,6 +527,18 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         f->far[i] = pc_word(t);
         if (i % 2)
             pc_word(t), pc_word(t);
+    }
+    pc_seek(t, "gckpti_x_sizes[] = {\n");
+    for (size_t at = 0, end = 0; at <= end && !t->short_of; at++) {
+        int64_t n = 1;
+        const size_t first = at;
+        for (size_t k = pc_word(t); k > 0; k--, at++)
+            n *= (int64_t)pc_word(t);
+        for (int i = 0; i < f->count; i++) {
+            end = f->node[i].shape > end ? f->node[i].shape : end;
+            if (f->node[i].shape == first && f->node[i].n != n)
+                pc_wrong(f, "tensor %d has another shape in C", i);
+        }
     }
     f->ins = (pc_ins *)pc_take((size_t)f->length, sizeof *f->ins);
     if (f->length)

@@ -11,13 +11,14 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
+    const gckpt_shape shape = gckpti_planned_shape(plan, node);
     gckpti_operands o;
     gckpt_usage u;
     gckpt_plan_usage(plan, x, &u);
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
                  u.again ? " again" : "");
     if (plan->bands && node->op && node->data) {
         const gckpti_bands *b =

@@ -47,7 +47,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
         size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
                        : aux                                ? node->aux_bytes
-                                                            : gckpti_node_bytes(node);
+                                                            : gckpti_node_bytes(plan, node);
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }

@@ -174,6 +174,8 @@ static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
             return 0;
         if (from[k] >= 0 || q->batchless || !gckpti_reads_beyond(t, rows, k))
             continue;
+        if (q->type == GCKPT_U8) /* copies are words */
+            return 0;
         const int m = from[k];
         for (int i = 0; i < r->head.steps; i++)
             from[k] = r->step[i].id < 0 && r->of[i] == q ? i : from[k];

@@ -8,16 +8,16 @@ GCKPTI_COLD
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const gckpt_shape *shape,
+                                 const void *attributes, const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, shape->n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    for (int i = 0; i < shape->n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)shape->d[i]);
     hash = gckpti_fnv_number(hash, q->aux_bytes);
     hash = gckpti_fnv_number(hash, q->attribute_bytes);
     for (size_t i = 0; i < q->attribute_bytes; i += 4) {
@@ -34,7 +34,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
+/* A node without what lies elsewhere in its plan: name, attributes, shape, index. */
 static gckpti_node gckpti_node_of(const gckpt_tensor *t)
 {
     gckpti_node node;
@@ -43,7 +43,6 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     node.data = t->data;
     node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
     node.base = (gckpti_id)t->base->id;
     node.kind = (gckpti_byte)t->kind;
     node.inputs = (gckpti_byte)t->inputs;
@@ -58,7 +57,7 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
+    return gckpti_hash_node(hash, &node, &t->shape, t->attributes,
                             t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
                             : t->kind == GCKPTI_VIEW ? NULL
                                                      : t->name);
@@ -77,7 +76,9 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
         q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_hash_node(hash, q, &shape,
+                            q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
@@ -125,18 +126,31 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
     return at;
 }
 
+/* A tensor not long before it that has its shape, so that they share it; else itself. */
+static int gckpti_shape_twin(const gckpti_planner *p, int i)
+{
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
+            return k;
+    return i;
+}
+
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
  * there are. */
 static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->node_count = (size_t)p->n;
     plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    plan->size_count = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
         int run = p->run_of ? p->run_of[i] : -1; /* what it runs in */
         int index = t->kind == GCKPTI_OP && p->of[run < 0 ? i : run] < 0 ? -1 : 0;
+        const int twin = gckpti_shape_twin(p, i);
+        const size_t shape = plan->size_count;
+        plan->size_count += twin == i ? 1 + (size_t)t->shape.n : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
@@ -166,6 +180,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
+        node->shape = twin < i ? node[twin - i].shape : (gckpti_nth)shape;
+        gckpti_extent *sizes = (gckpti_extent *)gckpti_written(plan, plan->sizes) + shape;
+        for (int k = 0; twin == i && k <= t->shape.n; k++)
+            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
         gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
         node->attributes = (gckpti_nth)at;
         node->name = (gckpti_nth)name;

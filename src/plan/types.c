@@ -38,10 +38,29 @@ GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    gckpt_shape s;
+    s.n = (int)*sizes;
+    for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = i < s.n ? *++sizes : 0;
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_node *q)
+{
+    const gckpti_extent *sizes = p->sizes + q->shape;
+    int64_t n = 1;
+    for (int axes = (int)*sizes; axes > 0; axes--)
+        n *= *++sizes;
+    return n;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4;
-    return (size_t)gckpti_elements(&q->shape) * size;
+    return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
 GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)

@@ -22,7 +22,7 @@ static int64_t gckpti_windows_from(const gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = keys->shape.d[1];
+        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
         if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
         from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
@@ -50,12 +50,14 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+        const gckpt_shape s = gckpti_planned_shape(p, node);
+        const gckpt_shape of = q && k < q->node_count ? gckpti_planned_shape(q, &q->nodes[k]) : s;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&s, &of) &&
                      !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
         k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
-        e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        e->caches.news = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(p, node), 1);
         if (e->bound.nodes)
             e->bound.nodes[i].data = data;
     }

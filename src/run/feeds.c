@@ -22,7 +22,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
     gckpt_call c;
     gckpti_call_start(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_planned_elements(p, q), n = per_row;
     if (q->kind != GCKPTI_CONSTANT) {
         per_row /= p->rows;
         n = per_row * rows;
@@ -173,7 +173,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         if (e->losses.terms[i].expected < 0)
             continue;
         const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        int64_t n = gckpti_planned_elements(p, q);
+        int64_t times = gckpti_crew_batches(e, rows), ignored = 0;
         if (!q->batchless && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -210,8 +211,8 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
                    (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
-                                               gckpti_elements(&b->shape) / p->terms[i].unit);
+                                         : gckpti_planned_elements(p, a) / p->terms[0].unit ==
+                                               gckpti_planned_elements(p, b) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,

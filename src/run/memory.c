@@ -43,7 +43,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* Bytes of one row of an input, as it is fed. */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
-    return gckpti_node_bytes(q) / (size_t)p->rows;
+    return gckpti_node_bytes(p, q) / (size_t)p->rows;
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
@@ -91,7 +91,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         c.plain = 1;
         (void)node->op->shape(&c);
         size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
-        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
@@ -128,7 +128,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
-        const size_t bytes = gckpti_node_bytes(q);
+        const size_t bytes = gckpti_node_bytes(p, q);
         void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
         void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
         if (!host->base)
@@ -230,7 +230,7 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
     }
     for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)

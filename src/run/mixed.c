@@ -123,9 +123,10 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         s.row = gckpti_last(&call->shape);
         s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&planned);
     }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {

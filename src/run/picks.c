@@ -6,7 +6,7 @@ GCKPTI_COLD
 
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+    return (size_t)gckpti_planned_elements(p, &p->nodes[pick->id]) * sizeof(float);
 }
 
 /* Whether node `user` is of an op that reads node `id`, or a view of it. */
@@ -104,7 +104,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
         const gckpti_exec_pick *at = &e->picks[k];
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         const int64_t room = (int64_t)at->size; /* PTRDIFF_MAX / 4 at most */
         if (at->to && (rows / p->rows > room / n || gckpti_elements_of(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
@@ -139,7 +139,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
@@ -160,7 +160,7 @@ static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, fl
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
     }
 }
 

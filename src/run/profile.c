@@ -13,7 +13,7 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, p->rows, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    to->bytes = gckpti_node_bytes(node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
+    to->bytes = gckpti_node_bytes(p, node) + (o.aux != GCKPTI_NONE ? node->aux_bytes : 0);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *in = &p->nodes[node->in[i]], *q = &p->nodes[in->base];
         const int here = o.in[i].value != GCKPTI_NONE;
@@ -21,11 +21,11 @@ static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckp
             to->bytes += (size_t)gckpti_stored_bytes(p->params[q->index].storage,
                                                      p->params[q->index].elements);
         else if (here || !q->op)
-            to->bytes += gckpti_node_bytes(in);
+            to->bytes += gckpti_node_bytes(p, in);
         if (o.in[i].gradient == GCKPTI_NONE)
             continue;
         c.in[i].grad = &c.loss_scale; /* is wanted */
-        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(in) : 0;
+        to->bytes += o.in[i].gradient != o.gradient ? gckpti_node_bytes(p, in) : 0;
     }
     to->flops = op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape);
     if (ins->kind == GCKPT_BACKWARD)

@@ -551,7 +551,7 @@ static uint64_t versions_run(const setting *o)
     p.block = NULL; /* as a constant of the program */
     p.list = list, p.operands = operands;
     p.length++, p.body++, p.epilogue++, p.operand_count += 3;
-    p.arena = at + (size_t)gckpti_elements(&p.nodes[w].shape) * sizeof(float);
+    p.arena = at + (size_t)gckpti_planned_elements(&p, &p.nodes[w]) * sizeof(float);
     p.life_count = 0;
     gckpt_exec_desc x = { .backend = o->backend };
     gckpt_parameter q;

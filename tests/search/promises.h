@@ -106,7 +106,7 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
     call.threads = p->threads;
     call.plain = p->made_for != 0;
     for (int i = 0; i < node->inputs; i++)
-        call.in[i].shape = p->nodes[node->in[i]].shape;
+        call.in[i].shape = gckpti_planned_shape(p, &p->nodes[node->in[i]]);
     if (node->op->shape(&call) != GCKPT_OK || call.aux_bytes != node->aux_bytes)
         return (size_t)-1;
     if (ins->kind == GCKPT_FORWARD)

@@ -34,7 +34,7 @@ enum {
     UPSAMPLE
 };
 /* an element at a time */
-enum { EMBED = 19, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH, WHERE };
+enum { EMBED = 19, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH, WHERE, FROM_U8 };
 enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, SOFTPLUS, SIN, COS, POW, LEAKY };
 
 /* A tensor of the library's graph and, over the whole batch, what the contract says it holds. */
@@ -49,6 +49,7 @@ typedef struct {
     gckpt_shape s;
     int64_t n, c;             /* elements; size of the last axis */
     int32_t *index;           /* values of an i32 input */
+    unsigned char *bytes;     /* what y is, of a u8 input, as it is fed */
     float *y, *g, *aux;       /* value, gradient, what the backward needs besides */
     int have;                 /* g holds a contribution */
     float *use[USES];         /* once: an accumulator a use */
@@ -848,6 +849,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
                 repeated ? sum_add(&d[to], w) : put(&d[to], w, add);
             break;
         case SCALE: put_product(&d[to], o->factor, v, add); break;
+        case FROM_U8: d[to] = fmaf(v, o->factor, o->by); break;
         case DROPOUT:
             w = 1.0f / (1.0f - o->factor);
             kept(o, i) ? put_product(&d[to], w, v, add) : put(&d[to], 0.0f, add);
@@ -923,7 +925,7 @@ static void send(node *o)
 {
     for (int in = 0, apart; in < 3; in++) {
         node *t = o->in[in] < 0 ? NULL : &nodes[nodes[o->in[in]].base];
-        if (!t || t->op == INPUT || t->op == NUMBER || o->op == DETACH || o->op == NUMBER ||
+        if (!t || t->op == INPUT || t->op == NUMBER || o->op == DETACH || o->op == FROM_U8 || o->op == NUMBER ||
             (o->op == WHERE && in == 0))
             continue;
         if (t->once) {
@@ -1169,6 +1171,18 @@ static int indices(const char *name, gckpt_shape s, unsigned limit, int ignored)
         k->index[j] = ignored && below(4) == 0 ? -1 : (int32_t)below(limit);
     return count - 1;
 }
+/* what is made of bytes, all of them */
+static int from_u8(const char *name, gckpt_shape s, float scale, float shift)
+{
+    const int x = note(INPUT, gckpt_input(graph, name, GCKPT_U8, s), -1, -1, -1);
+    node *k = &nodes[x];
+    k->y = get(k->n), k->bytes = (unsigned char *)malloc((size_t)k->n);
+    for (int64_t j = 0; j < k->n; j++)
+        k->y[j] = k->bytes[j] = (unsigned char)(j < 256 ? (unsigned)j : below(256));
+    const int y = note(FROM_U8, gckpt_from_u8(T(x), scale, shift), x, -1, -1);
+    nodes[y].factor = scale, nodes[y].by = shift;
+    return y;
+}
 static int param(const char *name, gckpt_shape s, float normal, float range, float constant)
 {
     gckpt_init init = { normal, range, constant };
@@ -1398,7 +1412,7 @@ static void criterion(void)
     m = sub(m, pair(LESS, z, pair(GREATER, h, h)));
     r = pair(DIV, u, add(apply(ABS, h), b));
     r = add(pair(DIV, r, v), pair(DIV, b, apply(EXP, m)));
-    r = add(r, power_of(m, 1));
+    r = add(r, mul(power_of(m, 1), from_u8("bytes", gckpt_shape3(batch_rows, R, C), 0.0123f, -1.5f)));
     minimise(sum_loss(mul(apply(LOG_SOFTMAX, r), x)), -1);
     m = apply(RELU, note(DETACH, gckpt_detach(T(r)), r, -1, -1));
     minimise(sum_loss(mul(mul(m, h), p)), 0.5f);
@@ -1638,7 +1652,7 @@ typedef struct {
 static void forget(void)
 {
     while (count > 0)
-        free(nodes[--count].index);
+        free(nodes[--count].index), free(nodes[count].bytes);
 }
 
 static trained start(const char *name, void (*net)(void), gckpt_optimiser how, const setting *r)
@@ -1736,7 +1750,7 @@ static void run(const char *name, void (*net)(void), gckpt_optimiser how, float 
     }
     for (int i = 0; i < count; i++) {
         const node *k = &nodes[i];
-        const void *values = k->index ? (const void *)k->index : k->y;
+        const void *values = k->index ? (const void *)k->index : k->bytes ? (const void *)k->bytes : k->y;
         if (k->op == INPUT)
             feeds[feed_count++] = (gckpt_feed){ gckpt_id(k->t), values };
     }
