@@ -199,7 +199,8 @@ size_t get(void *user, void *bytes, size_t size)
 
 static memory_file file;
 
-#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16)) /* GCKPT_NO_TRAINING: and RANKS */
+/* GCKPT_NO_TRAINING: and RANKS */
+#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_BANDS))
 /* A plan's file that has another number `at`, behind those of its tensors (tables/file.c). */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
@@ -238,9 +239,12 @@ static void files(uint64_t hash)
 #ifdef GCKPT_NO_TRAINING
     refuses_file(&m, 5, GCKPT_STORE_ALL, "GCKPT_NO_TRAINING");
 #endif
+#ifdef GCKPT_NO_BANDS
+    refuses_file(&m, 13, 1, "GCKPT_NO_BANDS");
+#endif
 #ifdef GCKPT_NO_RANKS
-    refuses_file(&m, 13, 2, "GCKPT_NO_RANKS");
     refuses_file(&m, 14, 2, "GCKPT_NO_RANKS");
+    refuses_file(&m, 15, 2, "GCKPT_NO_RANKS");
 #endif
     p = gckpt_plan_read(m.graph, get, &file, NULL);
     file.size = file.at = 0;
