@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4705
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4708
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3161
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1697
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5065
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5067
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              720
@@ -15137,6 +15137,9 @@ typedef struct {
     int32_t low, high;  /* the rows that are there */
     int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
 } gckpti_band_at;
+/* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
+enum { GCKPTI_BAND_CALL = 1536 };
+typedef char gckpti_band_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_BAND_CALL ? 1 : -1];
 
 /* The first row that is not there yet, and the last + 1 that is made for the next band. */
 static inline int32_t gckpti_band_first(const gckpti_band_at *at)
@@ -19015,7 +19018,7 @@ static int gckpti_run_room(gckpti_run_maker *r)
 {
     const int n = r->head.steps;
     r->buffer_count = 0;
-    gckpti_run_buffer(r, 2 * n, sizeof *r->at * (size_t)n, 0, n - 1);
+    gckpti_run_buffer(r, 2 * n, GCKPTI_BAND_CALL + sizeof *r->at * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
         r->room[i].begin = i;
     for (int i = 0; i < n; i++) {
@@ -28271,17 +28274,19 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    unsigned char *room = (unsigned char *)call->work + b->at;
+    const size_t past = (uintptr_t)room % GCKPTI_ALIGN;
+    gckpt_call *c = (gckpt_call *)(void *)(room + (past ? GCKPTI_ALIGN - past : 0));
     gckpti_band_run r = { (const gckpt_exec *)call->graph,
                           call,
                           b,
                           step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
-                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          (gckpti_band_at *)(void *)(room + GCKPTI_BAND_CALL),
                           NULL,
                           0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
-    gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
@@ -28298,7 +28303,7 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
                     memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
             }
             for (int i = 0; i < b->steps; i++) {
-                gckpti_band_make(&r, i, &c);
+                gckpti_band_make(&r, i, c);
                 r.at[i].high = r.at[i].need;
             }
         }
