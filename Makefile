@@ -72,6 +72,7 @@ help:
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
+	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
@@ -173,6 +174,9 @@ mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 
 scaling: build/scaling
 	sh tests/bench/scaling.sh
+
+limited: build/limited
+	sh tests/bench/limited.sh
 
 predict-mpi: build/mpi_predict
 	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
@@ -406,8 +410,8 @@ build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_r
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
-build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
-build/test_simulate: LIBS = -lm -pthread
+build/test_offload build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
+build/test_simulate build/beside: LIBS = -lm -pthread
 -include $(wildcard build/*.d build/o/*.d $(AT)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
@@ -467,6 +471,8 @@ build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/g
 build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/gradckpt.o
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+build/limited: tests/bench/limited.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
+	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
@@ -474,12 +480,12 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-BENCHES = build/ablate build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
+BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
-	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm
+	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
 build/o/ablate.o: SEES = -Itests
 build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
 build/small_models: build/by_hand.o
@@ -538,4 +544,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean

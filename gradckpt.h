@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1312
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1352
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4708
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4715
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3161
+ *     >>search    what no schedule can do without; the least work for every budget            3223
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1697
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1696
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5067
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              720
@@ -397,7 +397,9 @@
  *    forward that made the value, a reload before its reader. What is proven holds for schedules
  *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
  *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
- *    uses). docs/offload.md has figures.
+ *    uses). desc.offload_beside: copies run beside what is computed; work is a time, then, reloads
+ *    stand ahead of their readers, and a hold says until where what is being offloaded keeps its
+ *    bytes. docs/offload.md has figures.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -1883,8 +1885,9 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
- * one byte order. Arithmetic is the executor's own. */
+ * tells whether that is over. Both are called by the thread that runs the step, between
+ * instructions and, on a processor, within them. All ranks make the same exchanges in the same
+ * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */
@@ -2631,6 +2634,11 @@ typedef struct {
                          void *context); /* the program's own */
     void *user;
     struct gckpti_team *team; /* NULL: none, or not needed */
+    /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
+     * alone; it starts no others. NULL: nothing. */
+    void (*between)(void *context);
+    void *context;
+    int thread; /* its number */
 } gckpti_runner;
 
 /* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
@@ -3160,6 +3168,19 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
+static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+{
+    gckpti_piece **link = &s->first, *piece;
+    size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
+    while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
+        link = &piece->next;
+    if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
+        return;
+    *link = piece->next;
+    gckpti_resize(s->memory, piece, piece->size, 0);
+}
+
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -3175,8 +3196,10 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         return 0;
     memcpy(more, &need, sizeof need);
     more += GCKPTI_ALIGN;
-    if (at)
+    if (at) {
         memcpy(more, at, bytes);
+        gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
+    }
     memcpy(array, &more, sizeof more);
     return 1;
 }
@@ -3424,26 +3447,41 @@ GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *
         body(context, i);
 }
 
+#ifdef _OPENMP
+#define gckpti_thread() omp_get_thread_num()
+#else
+#define gckpti_thread() 0
+#endif
+
 #if GCKPTI_HAS_FAST
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, block;
+    int64_t n, next, block, work;
+    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
 } gckpti_items;
 
 /* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
+    const int between = s->runner && s->runner->thread == gckpti_thread();
+    int64_t done = 0;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
         int64_t end = s->n - i < s->block ? s->n : i + s->block;
         if (i >= s->n)
             return;
-        for (; i < end; i++)
+        for (; i < end; i++) {
             s->body(s->context, i, worker);
+            done += between ? s->work : 0;
+            if (done >= 1 << 18) {
+                s->runner->between(s->runner->context);
+                done = 0;
+            }
+        }
     }
 }
 #endif
@@ -3452,12 +3490,15 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
                               void (*item)(void *context, int64_t i, int64_t worker), void *context)
 {
 #if GCKPTI_HAS_FAST
-    if (call && item && call->threads > 1 && items > 1) {
-        gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+    const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
+    runner = runner && runner->between ? runner : NULL;
+    if (call && item && (call->threads > 1 || runner) && items > 1) {
+        const int64_t capped = work <= 0 ? 0 : work < 1 << 18 ? work : 1 << 18;
+        gckpti_items s = { item, context, items, 0, 1, capped, runner };
+        s.block += 65536 / (1 + (capped < 65536 ? capped : 65536));
         int64_t workers = items / s.block + (items % s.block != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1) {
+        if (workers > 1 || runner) {
             gckpti_job(call, workers, gckpti_work_on, &s);
             return;
         }
@@ -3478,6 +3519,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -3487,7 +3529,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)runner, (void)threads;
+    (void)threads;
+    runner->thread = gckpti_thread();
     main(context);
 }
 
@@ -15344,6 +15387,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -15410,7 +15458,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -15520,7 +15568,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
@@ -15599,6 +15647,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
+
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
@@ -15660,6 +15714,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
+
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
@@ -15685,7 +15742,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 /* ---- plan/ahead.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
- * its arena stays within `arena` bytes, and if that takes less time. */
+ * its arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)
@@ -17653,9 +17710,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
                         !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs    ? v->reload
-                             : holds ? gckpti_hold_until(p, self, kept, &live)
-                                     : 0;
+        t->offloaded[kept] = runs ? v->reload : holds ? gckpti_hold_until(p, self, kept, &live) : 0;
         live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -17688,6 +17743,29 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
     gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
+}
+
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run)
+{
+    int runs = 0;
+    for (int x = 0, from = 0; x < length; x++) {
+        if (x + 1 < length && item[x + 1] == item[x] + 1)
+            continue;
+        if (run) {
+            run[runs].first = item[from];
+            run[runs].count = x + 1 - from;
+        }
+        runs++;
+        from = x + 1;
+    }
+    return runs;
+}
+
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            item[x++] = run->first + k;
 }
 
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
@@ -17770,7 +17848,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
-                                : gckpti_is_hold(p, i)   ? "hold"
+                                : gckpti_is_hold(p, i) ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
@@ -17892,23 +17970,28 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0, offloads = 0;
+    size_t buffers = (size_t)p->gradients;
     const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
+        buffers += i < 0 ? p->work_backward[id] > 0
+                         : (p->work_forward[id] > 0) + (size_t)(d->s.value_end[x] >= 0) +
+                               (d->s.aux_end[x] >= 0);
+        offloads += i >= 0 && d->s.offloaded[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers =
-        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, buffers, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -17978,7 +18061,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -18300,6 +18383,16 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     return gckpti_sum_live(p, d);
 }
 
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length)
+{
+    gckpti_scratch_clear(&p->pass);
+    int *item = (int *)gckpti_scratch_take(&p->pass, (size_t)length, sizeof *item);
+    if (!item)
+        return GCKPT_E_MEMORY;
+    gckpti_from_runs(run, length, item);
+    return gckpti_make_draft(p, item, length);
+}
+
 /* >>plan/place */
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
@@ -18565,95 +18658,57 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 #ifndef GCKPT_NO_RANKS
 
 /* ---- ahead: gathers of cut values begin before they are read, in bytes that are left ---- */
-/* What ranks exchange runs beside what is computed, one thing after the other, in the order of the
- * instructions that begin it; what is computed waits at the first item that reads what is gathered,
- * and a REDUCE for the one before. Times are work. */
+/* By a model in which ranks exchange one thing after the other, beside what is computed, which
+ * waits at a gather's first reader. Gathers keep their order and none begins later, so none is over
+ * later; a sum may have to wait for one of them. Times are work. */
 typedef struct {
     int at, to;     /* its item; before which item it is to stand */
     uint64_t begin; /* when it begins at the latest, if nothing is to wait for it */
 } gckpti_gathering;
 
-/* Work of the link: of the gather of a unit, of a REDUCE. */
-static uint64_t gckpti_gather_work(const gckpti_planner *p, int unit)
+/* Work of the link: of the gather of item i; 0: it is none. */
+static uint64_t gckpti_gather_work(const gckpti_planner *p, int i)
 {
-    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    const gckpt_tensor *t = p->tensors[p->unit[gckpti_unit_of(p, i)].id];
     const size_t whole = gckpti_value_bytes(p, t);
-    return gckpti_is_gathered(p, t)
+    return i >= p->prologue && i < p->units && gckpti_is_gathered(p, t)
                ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
                : 0;
-}
-
-static uint64_t gckpti_reduce_work(const gckpti_planner *p, int id)
-{
-    const int64_t n = gckpti_elements(&p->tensors[id]->shape);
-    const int64_t share = gckpti_share_of(n, 0, p->g->store->ranks).count;
-    return gckpti_copy_work(p->desc->link_work, (gckpti_scatters(p, id) ? 4 : 8) * (n - share));
-}
-
-/* Of an item, without what others do beside it. */
-static uint64_t gckpti_own_work(const gckpti_planner *p, int item)
-{
-    const int u = gckpti_unit_of(p, item);
-    return item < 0    ? p->cost[p->unit[u].id].backward
-           : item == u ? p->unit[u].cost - gckpti_gather_work(p, u)
-                       : 0;
-}
-
-/* The time of a schedule. */
-static uint64_t gckpti_time_beside(gckpti_planner *p, const gckpti_schedule *s)
-{
-    uint64_t now = 0, link = 0, sum = 0; /* link, sum: when it, or the latest sum, is over */
-    gckpti_scratch_clear(&p->pass);
-    uint64_t *over = (uint64_t *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *over);
-    for (int x = 0; x < s->length && over; x++) {
-        const int i = s->item[x], u = gckpti_unit_of(p, i);
-        int count;
-        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
-            now = over[links[count]] > now ? over[links[count]] : now;
-        now = gckpti_add_work(now, gckpti_own_work(p, i));
-        link = link > now ? link : now;
-        if (i == u)
-            over[u] = link = gckpti_add_work(link, gckpti_gather_work(p, u));
-        for (int k = 0; i < 0 && k < p->unit[u].reduces && !p->looped; k++) {
-            now = now > sum ? now : sum;
-            link = link > now ? link : now;
-            const int id = p->reduction[p->unit[u].reduce + k].id;
-            sum = link = gckpti_add_work(link, gckpti_reduce_work(p, id));
-        }
-    }
-    return now > link ? now : link;
 }
 
 /* The first item behind x that reads what the unit of item x makes. */
 static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
-    for (int y = x + 1; y < s->length; y++) {
-        int count;
+    for (int y = x + 1, count; y < s->length; y++)
         for (const int *links = gckpti_reads(p, s->item[y], &count); count-- > 0;)
             if (links[count] == s->item[x])
                 return y;
-    }
     return s->length;
 }
 
 /* Lists the gathers of the body of p->best, n of them, with the latest times at which they begin;
- * before[x]: work of what stands before item x. */
+ * before[x]: work of what is computed before item x. */
 static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gathering *g, uint64_t *before)
 {
     const gckpti_schedule *s = &p->best.s;
-    uint64_t latest = UINT64_MAX;
+    uint64_t over = UINT64_MAX; /* when the link is needed for the next one */
     int n = 0;
     for (int x = 0; x < s->length; x++) {
-        const int i = s->item[x];
-        before[x + 1] = gckpti_add_work(before[x], gckpti_own_work(p, i));
-        if (i >= p->prologue && i < p->units && gckpti_is_gathered(p, p->tensors[p->unit[i].id]))
+        const int i = s->item[x], u = gckpti_unit_of(p, i);
+        const uint64_t link = gckpti_gather_work(p, i);
+        before[x + 1] = gckpti_add_work(before[x], i < 0    ? p->cost[p->unit[u].id].backward
+                                                   : i == u ? p->unit[u].cost - link
+                                                            : 0);
+        if (link)
             g[n++].at = x;
     }
     for (int k = n; k-- > 0;) {
-        const uint64_t read = before[gckpti_first_read(p, s, g[k].at)],
-                       work = gckpti_gather_work(p, s->item[g[k].at]);
-        latest = latest < read ? latest : read;
-        g[k].begin = latest = latest > work ? latest - work : 0;
+        const int x = g[k].at;
+        const uint64_t read = before[gckpti_first_read(p, s, x)], own = before[x + 1] - before[x];
+        const uint64_t link = gckpti_gather_work(p, s->item[x]);
+        over = over < read ? over : read;
+        over = over > link ? over - link : 0;
+        g[k].begin = over > own ? over - own : 0;
     }
     return n;
 }
@@ -18666,30 +18721,29 @@ static int gckpti_move_gathers(gckpti_planner *p, gckpti_gathering *g, int n,
     const gckpti_draft *d = &p->best;
     const gckpti_schedule *s = &d->s;
     int moved = 0, low = p->prologue;
-    size_t *live =
-        (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *live);
-    int *free_at = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *free_at);
+    size_t *live = (size_t *)gckpti_scratch_take(&p->pass, (size_t)s->length, sizeof *live);
+    int *used = (int *)gckpti_scratch_take(&p->pass, (size_t)p->units, sizeof *used);
     for (int x = 0; x < s->length && !p->failed; x++)
         for (int y = d->place[x]; y < d->place[x + 1]; y++)
             live[x] = d->live[y] > live[x] ? d->live[y] : live[x];
     for (int k = 0; k < n && !p->failed; k++) {
         const int x = g[k].at, u = s->item[x];
         const size_t bytes = gckpti_value_bytes(p, p->tensors[p->unit[u].id]);
-        int y = x;
-        low = low > free_at[u] ? low : free_at[u];
-        for (; y > low && before[y] > g[k].begin && live[y - 1] <= most &&
-               bytes <= most - live[y - 1];
-             y--)
-            live[y - 1] += bytes;
-        free_at[u] = s->value_end[x] + 1;
-        moved += y < x;
-        g[k].to = low = y;
+        low = low > used[u] ? low : used[u];
+        g[k].to = x;
+        for (int y = x; y-- > low && before[y + 1] > g[k].begin && live[y] + bytes <= most;) {
+            live[y] += bytes;
+            g[k].to = y;
+        }
+        moved += g[k].to < x;
+        low = g[k].to;
+        used[u] = s->value_end[x] + 1;
     }
     return moved;
 }
 
-/* What p->best would be with its gathers moved so: a body, in p->made. 0: it is that. */
-static int gckpti_make_ahead(gckpti_planner *p, size_t most)
+/* Drafts p->best with gathers moved so. 0: none moves, or there is no memory. */
+static int gckpti_draft_ahead(gckpti_planner *p, size_t most, gckpt_result *result)
 {
     const gckpti_schedule *s = &p->best.s;
     const size_t length = (size_t)s->length + 1;
@@ -18701,15 +18755,15 @@ static int gckpti_make_ahead(gckpti_planner *p, size_t most)
         return 0;
     for (int x = p->prologue; x < s->length; x++) {
         const int i = s->item[x];
-        if (i < 0 && p->unit[~i].nth >= p->body_backwards) /* the epilogue is not made */
-            break;
         for (; next < n && g[next].to == x; next++)
             gckpti_emit(p, s->item[g[next].at]);
         if (at < n && g[at].at == x)
             at++;
-        else
+        else if (i >= 0 || p->unit[~i].nth < p->body_backwards)
             gckpti_emit(p, i);
     }
+    *result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    p->made_length = 0;
     return !p->failed;
 }
 
@@ -18717,20 +18771,16 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
-    if (!p->desc->link_beside || p->desc->mode == GCKPT_SCHEDULE)
-        return GCKPT_OK;
-    for (int tries = 4; tries > 0 && gckpti_make_ahead(p, most); tries--) {
-        result = gckpti_make_draft(p, p->made, (int)p->made_length);
-        p->made_length = 0;
+    for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+         tries > 0 && gckpti_draft_ahead(p, most, &result); tries--) {
         if (result == GCKPT_OK)
             result = gckpti_place_draft(p);
-        if (result != GCKPT_OK)
-            break;
-        if (p->draft.arena <= arena) { /* with fewer bytes ahead it would have less time, if any */
-            if (gckpti_time_beside(p, &p->draft.s) < gckpti_time_beside(p, &p->best.s))
-                gckpti_keep_draft(p);
+        if (result == GCKPT_OK && p->draft.arena <= arena) {
+            gckpti_keep_draft(p);
             break;
         }
+        if (result != GCKPT_OK)
+            break;
         most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
     }
     return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
@@ -19046,7 +19096,8 @@ static int gckpti_run_room(gckpti_run_maker *r)
     return r->work <= INT32_MAX;
 }
 
-/* Makes the run of so many ops. 0: it is none. */
+/* Makes the run of so many ops. 0: it is none. Fast kernels want some places at once: 64, or a
+ * quarter of the rows. */
 GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];
@@ -19055,9 +19106,7 @@ GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
         gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
     int fits = 1;
     memset(&r->head, 0, sizeof r->head);
-    r->head.rows =
-        r->p->plain ? 1
-                    : (int32_t)gckpti_min((63 + wide) / wide, height); /* enough for fast kernels */
+    r->head.rows = r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
     for (int i = 0; i < n && fits; i++)
         fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
                (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
@@ -19235,7 +19284,8 @@ GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
             id[count++] = i;
             continue;
         }
-        gckpti_take_stretch(r, id, count, least, &pass);
+        if (count > 1)
+            gckpti_take_stretch(r, id, count, least, &pass);
         count = 0;
     }
     gckpti_scratch_free(&pass);
@@ -19786,7 +19836,8 @@ enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered *
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
-    int *item, length;
+    gckpti_span *run; /* so many, its items */
+    int runs, length;
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
@@ -19885,11 +19936,14 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+/* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
  * p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way);
+
+/* In how many ways a model is to be searched. */
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
@@ -20538,6 +20592,25 @@ GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
     return grain;
 }
 
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
+ * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
+ * then it ends, wherever it is. */
+GCKPTI_FN int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
+    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
+               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
+    s->incomplete = s->incomplete || ends;
+    return ends;
+}
+
+GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
+
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
@@ -20652,10 +20725,10 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
 GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
                                    const gckpti_schedule *t)
 {
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
+    answer->runs = gckpti_to_runs(t->item, t->length, NULL);
+    if (!gckpti_want(&s->scratch, &answer->run, (size_t)answer->runs, sizeof *answer->run))
         return;
-    memcpy(answer->item, t->item, n * sizeof(int));
+    gckpti_to_runs(t->item, t->length, answer->run);
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
@@ -20670,7 +20743,7 @@ GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
     if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    gckpti_from_runs(answer->run, answer->length, s->now.item);
     s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
@@ -20703,19 +20776,38 @@ GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answ
     return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
+/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+static int gckpti_run_before(const gckpti_span *a, const gckpti_span *b)
+{
+    return a->first != b->first  ? a->first < b->first
+           : a->count < b->count ? a[1].first < b->first + a->count
+                                 : a->first + b->count < b[1].first;
+}
+
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
     const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
-    int x = 0;
+    int x = 0, k = 0;
     (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
+    while (a->length == b->length && x < a->length && a->run[k].first == b->run[k].first &&
+           a->run[k].count == b->run[k].count)
+        x += a->run[k++].count;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
+                                    : x < a->length && gckpti_run_before(a->run + k, b->run + k);
+}
+
+/* Whether runs have these items. */
+static int gckpti_same_items(const gckpti_span *run, const int *item, int length)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            if (item[x++] != run->first + k)
+                return 0;
+    return 1;
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
@@ -20727,7 +20819,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
@@ -20788,20 +20880,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     gckpti_move *swap = s->move;
     s->move = s->sorted;
     s->sorted = swap;
-}
-
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->incomplete = s->incomplete || spent;
-    return spent;
 }
 
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
@@ -20968,9 +21046,9 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (v->value_end >= x || v->seen == s->stamp ||
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
-            int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed ||
-                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
+            int reload =
+                gckpti_may_offload(s, q, v->out) &&
+                (s->p->unit[q].fixed || gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -21169,11 +21247,18 @@ static int gckpti_choose_gaps(gckpti_search *s)
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
+    int64_t first = 0;
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = round ? first : excess;
+        if (gckpti_ends(s, first, excess))
+            return 0;
         if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
         if (!exact)
@@ -21249,24 +21334,32 @@ static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. */
+ * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
 static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 {
     const gckpti_schedule *t = &s->now;
-    int fits = 1;
-    gckpti_free_inputs(s, m, 1);
+    int fits = 1, given = 0;
+    int64_t inputs = 0;
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        inputs += s->note[s->set[k]].out;
     for (int aux = 0; aux < 2 && fits; aux++) {
         const int *end = aux ? t->aux_end : t->value_end;
         int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
+        int64_t least = gckpti_room_least(&s->room, from, m->to - 1);
+        if (!given && least < size && least + inputs >= size) {
+            gckpti_free_inputs(s, m, 1);
+            given = 1;
+            least = gckpti_room_least(&s->room, from, m->to - 1);
+        }
+        fits = least >= size;
         if (fits && take)
             gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
-    if (!fits || !take)
-        gckpti_free_inputs(s, m, -1);
+    if (given != (fits && take))
+        gckpti_free_inputs(s, m, given ? -1 : 1);
     s->looked += 16 * (1 + m->units);
     return fits;
 }
@@ -22526,7 +22619,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
+    gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
@@ -22693,7 +22786,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = answer.arena;
         s->trial = answer;
-        if (s->winner.item == answer.item)
+        if (s->winner.run == answer.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -22770,11 +22863,30 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
+/* Ways to search: a price of copies; and how many eighths of what could be copied there and back
+ * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
+ * many values are alike, some are offloaded and some computed again. */
+static const signed char gckpti_search_ways[][2] = { { GCKPTI_WHOLE_PRICE, 0 },
+                                                     { 1, 0 },
+                                                     { 0, 0 },
+                                                     { 0, 4 },
+                                                     { 0, 3 },
+                                                     { 0, 2 } };
+
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 {
+    return p->beside ? (int)(sizeof gckpti_search_ways / sizeof *gckpti_search_ways) : 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
+{
+    const int price = gckpti_search_ways[way][0];
+    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;
     p->price = price;
+    p->far = far && far < (uint64_t)(p->most_far >> 7) ? (int64_t)far << 7 : p->most_far;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -22822,7 +22934,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+    for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
@@ -22891,11 +23003,12 @@ GCKPTI_COLD /* to run */
 /* What the files of ask share; no other folder uses it. */
 
 /* ---- ask/frontier.c ---- */
-/* Where a point comes from: a body of a variant's schedule. */
+/* Where a point comes from: a variant's schedule. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    int *item, length;
+    gckpti_span *run; /* its items, */
+    int length;      /* so many */
 } gckpti_found;
 
 struct gckpt_frontier {
@@ -23331,7 +23444,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
-    p->far = p->variant.near ? 0 : p->far;
+    p->most_far = p->far = p->variant.near ? 0 : p->far;
     p->beside = p->far > 0 && p->desc->offload_beside;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
@@ -23746,15 +23859,13 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         uint64_t work = p->own_work + answer->time;
         double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
-            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
-        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
+        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
-                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
@@ -23805,7 +23916,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
@@ -23905,7 +24016,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.memory = &memory;
     p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
     gckpti_keep_draft(&p);
@@ -25865,6 +25976,8 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
 {
     const gckpt_backend *b = s->on;
     const int copies = b->own_memory && !s->engine->on_backend;
+    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
+    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
     void *in = copies ? (void *)s->in : (void *)to;
@@ -25872,7 +25985,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     s->to = copies ? to : NULL;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
+    else if (b->own_memory && own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
         gckpti_exchange(s, peer, out, size, in, s->bytes);
@@ -25928,11 +26041,14 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
+ * added. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (!c && t->kind != GCKPTI_GATHER)
+            return 0;
         if (t->kind == GCKPTI_ENGINE) {
             t->bit = 0;
         } else if (t->kind == GCKPTI_GATHER) {
@@ -25960,25 +26076,37 @@ static void gckpti_take_off(gckpti_crew *g)
 }
 
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+ * not over. c: as gckpti_tree_poll has it. */
+static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
-    gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->flights)
-        return;
-    gckpti_bare_call(e, &c);
-    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
         const gckpti_flight *f = &g->flight[0];
         const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
         if (f->shard && !s->broken)
-            s->on->copy(c.backend, f->shard, f->x + share.first,
+            s->on->copy(c->backend, f->shard, f->x + share.first,
                         (size_t)share.count * sizeof(float));
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
         if (g->flights)
             gckpti_take_off(g);
     }
+}
+
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpt_call c;
+    if (!e->crew->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(e->crew, &c, left);
+}
+
+/* Within an instruction. */
+GCKPTI_FN void gckpti_look_after(void *crew)
+{
+    gckpti_crew *g = (gckpti_crew *)crew;
+    if (g->peers.tree.bit)
+        gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
 /* Begins it, or lets it follow what is under way. */
@@ -26509,6 +26637,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
     gckpti_go_on(e, left);
+    const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
+    e->on.runner.between =
+        g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
+    e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
@@ -33878,6 +34010,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_ALIGN
 #undef gckpti_tell_block
 #undef GCKPTI_JOBS
+#undef gckpti_thread
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY
 #undef GCKPTI_NAN

@@ -142,10 +142,33 @@ typedef struct {
     simulate_step done;
 } simulate_state;
 
+/* The next exchange of what is under way begins at time `from`. */
+static inline void simulate_begin(simulate_state *s, double from)
+{
+    const simulate_exchange *x = &s->flight[0].x[s->flight[0].next];
+    s->over = from + simulate_seconds(s->machine, x);
+    s->done.link += s->over - from;
+    s->done.sent += 4 * (uint64_t)x->send;
+    s->done.exchanges += x->send > 0 || x->receive > 0;
+}
+
+/* The one that is over at time s->over is followed by the next. */
+static inline void simulate_follow(simulate_state *s, double from)
+{
+    simulate_flight *f = &s->flight[0];
+    if (++f->next == f->count)
+        memmove(f, f + 1, (size_t)--s->flights * sizeof *f);
+    if (s->flights > 0)
+        simulate_begin(s, from);
+}
+
+/* Gathers go on meanwhile. */
 static inline void simulate_compute(simulate_state *s, double seconds)
 {
     s->done.compute += seconds;
     s->done.seconds += seconds;
+    while (s->flights > 0 && s->over < s->done.seconds && s->flight[0].x[s->flight[0].next].add == 0)
+        simulate_follow(s, s->over);
 }
 
 static inline void simulate_touch(simulate_state *s, double bytes) /* reads and writes them */
@@ -153,25 +176,12 @@ static inline void simulate_touch(simulate_state *s, double bytes) /* reads and 
     simulate_compute(s, bytes / s->machine->memory);
 }
 
-static inline void simulate_begin(simulate_state *s)
-{
-    const simulate_exchange *x = &s->flight[0].x[s->flight[0].next];
-    s->over = s->done.seconds + simulate_seconds(s->machine, x);
-    s->done.link += s->over - s->done.seconds;
-    s->done.sent += 4 * (uint64_t)x->send;
-    s->done.exchanges += x->send > 0 || x->receive > 0;
-}
-
 /* Between instructions: what has come is added, and the next exchange begins. */
 static inline void simulate_poll(simulate_state *s)
 {
-    simulate_flight *f = &s->flight[0];
     while (s->flights > 0 && s->over <= s->done.seconds) {
-        simulate_touch(s, 12 * (double)f->x[f->next++].add);
-        if (f->next == f->count)
-            memmove(f, f + 1, (size_t)--s->flights * sizeof *f);
-        if (s->flights > 0)
-            simulate_begin(s);
+        simulate_touch(s, 12 * (double)s->flight[0].x[s->flight[0].next].add);
+        simulate_follow(s, s->done.seconds);
     }
 }
 
@@ -199,7 +209,7 @@ static inline void simulate_start(simulate_state *s, int count, int due)
     f->due = due;
     s->flights += count > 0;
     if (s->flights == 1 && count > 0)
-        simulate_begin(s);
+        simulate_begin(s, s->done.seconds);
     simulate_wait(s, s->machine->by_processor ? 0 : SIMULATE_FLIGHTS);
 }
 

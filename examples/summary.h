@@ -547,7 +547,8 @@ static inline void summary_spend(summary_spent *to, const gckpt_plan *plan, int 
 /* What line of `by op` an instruction belongs to. */
 static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruction *in)
 {
-    static const char *const others[] = { "", "", "(update)", "(offload)", "(reload)", "(reduce)" };
+    static const char *const others[] = { "", "", "(update)", "(offload)", "(reload)", "(reduce)",
+                                          "(hold)" };
     const char *op = gckpt_plan_op(plan, in->id);
     return in->kind > GCKPT_BACKWARD ? others[in->kind] : *op ? op : "(staging)";
 }

@@ -1388,8 +1388,9 @@ typedef enum {
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
  * receive bytes from it (either may be none) and done, which may let other programs run first,
- * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
- * one byte order. Arithmetic is the executor's own. */
+ * tells whether that is over. Both are called by the thread that runs the step, between
+ * instructions and, on a processor, within them. All ranks make the same exchanges in the same
+ * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */

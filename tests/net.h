@@ -459,6 +459,40 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
+/* Frozen layers on an image made of x: what may run in bands of rows. Then its mean over rows. */
+static T *net_frozen(gckpt_shape shape)
+{
+    char name[16];
+    T *t = param(shape, 0.4f, 0);
+    snprintf(name, sizeof name, "p%d", net.params - 1);
+    gckpt_store_freeze(net.s, name, 1);
+    return t;
+}
+static T *net_trunk(T *x)
+{
+    T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
+    for (int i = 3 + (int)below(5); i > 0; i--) {
+        const gckpt_shape s = gckpt_shape_of(t);
+        const int64_t c = s.d[3], o = 2 + (int64_t)below(7);
+        const gckpt_window to = { .stride = { 1 + chance(20), 1 }, .padding = { (int)below(2), 1 } };
+        const gckpt_window pool = { .size = { 1 + (int)below(3), 1 }, .padding = { 0, 0 }, .stride = { 1, 1 } };
+        y = t;
+        if (s.d[1] > 2 && chance(40))
+            z = net_frozen(gckpt_shape4(3, 3, c, o)), t = note2(B(conv2d)(t, z, NULL, &to), t, z);
+        else if (s.d[1] > 2 && chance(20))
+            t = note(chance(50) ? B(max_pool)(t, &pool) : B(average_pool)(t, &pool), t);
+        else if (chance(30))
+            z = net_frozen(gckpt_shape2(c, o)), t = note2(B(linear)(t, z, NULL), t, z);
+        else if (chance(50))
+            z = note(B(silu)(t), t), t = note2(B(add)(y, z), y, z);
+        else
+            t = note(B(tanh)(t), t);
+    }
+    const gckpt_shape s = gckpt_shape_of(t);
+    t = view(t, gckpt_shape3(net.rows, s.d[1], -1));
+    return note(B(mean)(t, 1), t);
+}
+
 /* Queries x; keys and values are y and z, of which two heads may share the first half, or caches. */
 static T *attention(T *x, T *y, T *z, int heads)
 {
@@ -781,6 +815,8 @@ static void build(unsigned seed, int64_t rows)
               0); /* never frozen, but where a regulariser is alone */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
+    if (seed % 8 == 2)
+        net.pool[net.pooled++] = net_trunk(net.x);
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_growth ? 2 : 1)
         if (chance(25))
@@ -907,6 +943,7 @@ static inline void net_way(gckpt_plan_desc *d)
         default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
         }
         d->link_work = (uint64_t)below(1000000);
+        d->link_beside = (int)(d->link_work & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
     if (chance(20) && !net_into && net.count <= MOST) {
@@ -1009,6 +1046,7 @@ static inline void net_print(void)
     X(threads)                                                                                     \
     X(leaves)                                                                                      \
     X(link_work)                                                                                   \
+    X(link_beside)                                                                                 \
     X(alignment)                                                                                   \
     X(stage_parameters)                                                                            \
     X(plain)                                                                                       \

@@ -89,15 +89,13 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         uint64_t work = p->own_work + answer->time;
         double recompute = forward ? (double)answer->again / (double)forward : 0;
         gckpti_found next = {
-            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+            { f->resident + answer->arena, work, recompute, 0, 0 }, p, NULL, answer->length
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
-        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+        next.run = (gckpti_span *)gckpti_scratch_copy(&p->scratch, answer->run,
+                                                      (size_t)answer->runs, sizeof *next.run);
+        if (!next.run || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
-                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
@@ -148,7 +146,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+        for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
@@ -248,7 +246,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.memory = &memory;
     p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
     gckpti_keep_draft(&p);

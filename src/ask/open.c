@@ -35,7 +35,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
-    p->far = p->variant.near ? 0 : p->far;
+    p->most_far = p->far = p->variant.near ? 0 : p->far;
     p->beside = p->far > 0 && p->desc->offload_beside;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);

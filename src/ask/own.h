@@ -5,11 +5,12 @@
 /* What the files of ask share; no other folder uses it. */
 
 /* ---- ask/frontier.c ---- */
-/* Where a point comes from: a body of a variant's schedule. */
+/* Where a point comes from: a variant's schedule. */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p;
-    int *item, length;
+    gckpti_span *run; /* its items, */
+    int length;      /* so many */
 } gckpti_found;
 
 struct gckpt_frontier {

@@ -224,6 +224,11 @@ typedef struct {
                          void *context); /* the program's own */
     void *user;
     struct gckpti_team *team; /* NULL: none, or not needed */
+    /* What gckpt_parallel calls after some 20 us of items, on the thread of gckpti_with_team's main
+     * alone; it starts no others. NULL: nothing. */
+    void (*between)(void *context);
+    void *context;
+    int thread; /* its number */
 } gckpti_runner;
 
 /* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */

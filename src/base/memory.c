@@ -252,6 +252,19 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
+static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+{
+    gckpti_piece **link = &s->first, *piece;
+    size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
+    while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
+        link = &piece->next;
+    if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
+        return;
+    *link = piece->next;
+    gckpti_resize(s->memory, piece, piece->size, 0);
+}
+
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -267,8 +280,10 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         return 0;
     memcpy(more, &need, sizeof need);
     more += GCKPTI_ALIGN;
-    if (at)
+    if (at) {
         memcpy(more, at, bytes);
+        gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
+    }
     memcpy(array, &more, sizeof more);
     return 1;
 }

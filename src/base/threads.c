@@ -149,26 +149,41 @@ GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *
         body(context, i);
 }
 
+#ifdef _OPENMP
+#define gckpti_thread() omp_get_thread_num()
+#else
+#define gckpti_thread() 0
+#endif
+
 #if GCKPTI_HAS_FAST
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, block;
+    int64_t n, next, block, work;
+    const gckpti_runner *runner; /* NULL: nothing is to be done between items */
 } gckpti_items;
 
 /* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
+    const int between = s->runner && s->runner->thread == gckpti_thread();
+    int64_t done = 0;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
         int64_t end = s->n - i < s->block ? s->n : i + s->block;
         if (i >= s->n)
             return;
-        for (; i < end; i++)
+        for (; i < end; i++) {
             s->body(s->context, i, worker);
+            done += between ? s->work : 0;
+            if (done >= 1 << 18) {
+                s->runner->between(s->runner->context);
+                done = 0;
+            }
+        }
     }
 }
 #endif
@@ -177,12 +192,15 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
                               void (*item)(void *context, int64_t i, int64_t worker), void *context)
 {
 #if GCKPTI_HAS_FAST
-    if (call && item && call->threads > 1 && items > 1) {
-        gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+    const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
+    runner = runner && runner->between ? runner : NULL;
+    if (call && item && (call->threads > 1 || runner) && items > 1) {
+        const int64_t capped = work <= 0 ? 0 : work < 1 << 18 ? work : 1 << 18;
+        gckpti_items s = { item, context, items, 0, 1, capped, runner };
+        s.block += 65536 / (1 + (capped < 65536 ? capped : 65536));
         int64_t workers = items / s.block + (items % s.block != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1) {
+        if (workers > 1 || runner) {
             gckpti_job(call, workers, gckpti_work_on, &s);
             return;
         }
@@ -203,6 +221,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -212,6 +231,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)runner, (void)threads;
+    (void)threads;
+    runner->thread = gckpti_thread();
     main(context);
 }

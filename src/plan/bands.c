@@ -310,7 +310,8 @@ static int gckpti_run_room(gckpti_run_maker *r)
     return r->work <= INT32_MAX;
 }
 
-/* Makes the run of so many ops. 0: it is none. */
+/* Makes the run of so many ops. 0: it is none. Fast kernels want some places at once: 64, or a
+ * quarter of the rows. */
 GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];
@@ -319,9 +320,7 @@ GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
         gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
     int fits = 1;
     memset(&r->head, 0, sizeof r->head);
-    r->head.rows =
-        r->p->plain ? 1
-                    : (int32_t)gckpti_min((63 + wide) / wide, height); /* enough for fast kernels */
+    r->head.rows = r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
     for (int i = 0; i < n && fits; i++)
         fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
                (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&

@@ -4,23 +4,28 @@
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0, offloads = 0;
+    size_t buffers = (size_t)p->gradients;
     const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
+        buffers += i < 0 ? p->work_backward[id] > 0
+                         : (p->work_forward[id] > 0) + (size_t)(d->s.value_end[x] >= 0) +
+                               (d->s.aux_end[x] >= 0);
+        offloads += i >= 0 && d->s.offloaded[x];
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
+    operands +=
+        (size_t)(2 * p->targets + p->n) + 2 * offloads; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers =
-        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, buffers, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -90,7 +95,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i)   ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -410,4 +415,14 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
                             "schedule: it offloads %z bytes; desc.offload_bytes is %z",
                             d->offloaded, p->desc->offload_bytes);
     return gckpti_sum_live(p, d);
+}
+
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length)
+{
+    gckpti_scratch_clear(&p->pass);
+    int *item = (int *)gckpti_scratch_take(&p->pass, (size_t)length, sizeof *item);
+    if (!item)
+        return GCKPT_E_MEMORY;
+    gckpti_from_runs(run, length, item);
+    return gckpti_make_draft(p, item, length);
 }

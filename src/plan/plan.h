@@ -367,6 +367,11 @@ typedef struct {
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
+/* A schedule's items in little memory: runs, in which each item is one more than the one before. */
+typedef struct {
+    int first, count;
+} gckpti_span;
+
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
 typedef struct {
     int64_t out, aux;       /* bytes */
@@ -433,7 +438,7 @@ typedef struct gckpti_planner {
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
     int offloads;        /* whether some may be offloaded, */
-    int64_t far;         /* to so many bytes; */
+    int64_t far, most_far; /* to so many bytes, in the present search; at the most; */
     int beside;          /* copies run beside what is computed: work is a time */
     int price;           /* of copies, to the search (gckpti_priced) */
     int *of;             /* unit of a tensor id, or -1 */
@@ -543,7 +548,7 @@ static inline uint64_t gckpti_priced(int price, uint64_t work)
     return work / of * part + work % of * part / of;
 }
 
-/* The lowest price that is tried: all down to none, or the whole one only. */
+/* The lowest price for which something is proven: none, or the whole one. */
 static inline int gckpti_lowest_price(const gckpti_planner *p)
 {
     return p->beside ? 0 : GCKPTI_WHOLE_PRICE;
@@ -622,6 +627,12 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
+/* Writes items as runs; NULL: only counts these. Returns how many there are. */
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run);
+
+/* Writes the `length` items of runs. */
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item);
+
 /* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
@@ -683,6 +694,9 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
+/* The same of a schedule of `length` items in runs. */
+GCKPTI_FN gckpt_result gckpti_draft_runs(gckpti_planner *p, const gckpti_span *run, int length);
+
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
@@ -708,7 +722,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 /* ---- plan/ahead.c ---- */
 #ifndef GCKPT_NO_RANKS
 /* desc.link_beside: gathers of p->best begin as much ahead of their readers as hides them, where
- * its arena stays within `arena` bytes, and if that takes less time. */
+ * its arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_gather_ahead(p, arena) ((void)(arena), GCKPT_OK)

@@ -160,7 +160,8 @@ GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
             id[count++] = i;
             continue;
         }
-        gckpti_take_stretch(r, id, count, least, &pass);
+        if (count > 1)
+            gckpti_take_stretch(r, id, count, least, &pass);
         count = 0;
     }
     gckpti_scratch_free(&pass);

@@ -114,9 +114,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
                         !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->offloaded[kept] = runs    ? v->reload
-                             : holds ? gckpti_hold_until(p, self, kept, &live)
-                                     : 0;
+        t->offloaded[kept] = runs ? v->reload : holds ? gckpti_hold_until(p, self, kept, &live) : 0;
         live += runs && v->reload ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -149,6 +147,29 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
     gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
+}
+
+GCKPTI_FN int gckpti_to_runs(const int *item, int length, gckpti_span *run)
+{
+    int runs = 0;
+    for (int x = 0, from = 0; x < length; x++) {
+        if (x + 1 < length && item[x + 1] == item[x] + 1)
+            continue;
+        if (run) {
+            run[runs].first = item[from];
+            run[runs].count = x + 1 - from;
+        }
+        runs++;
+        from = x + 1;
+    }
+    return runs;
+}
+
+GCKPTI_FN void gckpti_from_runs(const gckpti_span *run, int length, int *item)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            item[x++] = run->first + k;
 }
 
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
@@ -231,7 +252,7 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                                 i < 0                  ? "backward"
-                                : gckpti_is_hold(p, i)   ? "hold"
+                                : gckpti_is_hold(p, i) ? "hold"
                                 : gckpti_reloads(p, i) ? "reload"
                                                        : "forward",
                                 p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);

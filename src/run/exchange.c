@@ -68,6 +68,8 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
 {
     const gckpt_backend *b = s->on;
     const int copies = b->own_memory && !s->engine->on_backend;
+    const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
+    const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
     void *in = copies ? (void *)s->in : (void *)to;
@@ -75,7 +77,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     s->to = copies ? to : NULL;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
+    else if (b->own_memory && own)
         (void)b->finish(b->context); /* what failed it says again in each later call */
     if (peer >= 0) {
         gckpti_exchange(s, peer, out, size, in, s->bytes);
@@ -131,11 +133,14 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+/* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
+ * added. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (!c && t->kind != GCKPTI_GATHER)
+            return 0;
         if (t->kind == GCKPTI_ENGINE) {
             t->bit = 0;
         } else if (t->kind == GCKPTI_GATHER) {
@@ -163,25 +168,37 @@ static void gckpti_take_off(gckpti_crew *g)
 }
 
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
- * not over. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+ * not over. c: as gckpti_tree_poll has it. */
+static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
-    gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    if (!g->flights)
-        return;
-    gckpti_bare_call(e, &c);
-    while (g->flights && gckpti_tree_poll(s, &c, g->flights > left)) {
+    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
         const gckpti_flight *f = &g->flight[0];
         const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
         if (f->shard && !s->broken)
-            s->on->copy(c.backend, f->shard, f->x + share.first,
+            s->on->copy(c->backend, f->shard, f->x + share.first,
                         (size_t)share.count * sizeof(float));
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
         if (g->flights)
             gckpti_take_off(g);
     }
+}
+
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left)
+{
+    gckpt_call c;
+    if (!e->crew->flights)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(e->crew, &c, left);
+}
+
+/* Within an instruction. */
+GCKPTI_FN void gckpti_look_after(void *crew)
+{
+    gckpti_crew *g = (gckpti_crew *)crew;
+    if (g->peers.tree.bit)
+        gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
 /* Begins it, or lets it follow what is under way. */

@@ -378,6 +378,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
                                  float *work);
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
 GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left);
+GCKPTI_FN void gckpti_look_after(void *crew);
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next);
 
 /* run/crew.c */

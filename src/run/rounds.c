@@ -252,6 +252,10 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
     gckpti_go_on(e, left);
+    const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
+    e->on.runner.between =
+        g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
+    e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||

@@ -8,7 +8,7 @@
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
+    gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
@@ -175,7 +175,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = answer.arena;
         s->trial = answer;
-        if (s->winner.item == answer.item)
+        if (s->winner.run == answer.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -252,11 +252,30 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     return gckpti_search_result(s);
 }
 
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price)
+/* Ways to search: a price of copies; and how many eighths of what could be copied there and back
+ * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
+ * many values are alike, some are offloaded and some computed again. */
+static const signed char gckpti_search_ways[][2] = { { GCKPTI_WHOLE_PRICE, 0 },
+                                                     { 1, 0 },
+                                                     { 0, 0 },
+                                                     { 0, 4 },
+                                                     { 0, 3 },
+                                                     { 0, 2 } };
+
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 {
+    return p->beside ? (int)(sizeof gckpti_search_ways / sizeof *gckpti_search_ways) : 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
+{
+    const int price = gckpti_search_ways[way][0];
+    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;
     p->price = price;
+    p->far = far && far < (uint64_t)(p->most_far >> 7) ? (int64_t)far << 7 : p->most_far;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
     s->attempt = -1;
@@ -304,7 +323,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = GCKPTI_WHOLE_PRICE; k >= gckpti_lowest_price(p) && result == GCKPT_OK; k--) {
+    for (int k = 0; k < gckpti_count_ways(p) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)

@@ -109,6 +109,8 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int p
 
 /* search/search.c */
 GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p);
+GCKPTI_FN int gckpti_ends(gckpti_search *s, int64_t first, int64_t now);
+GCKPTI_FN int gckpti_spent(gckpti_search *s);
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t);
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit);
 GCKPTI_FN void gckpti_step(gckpti_search *s, int x);
@@ -129,7 +131,6 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s);
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
-GCKPTI_FN int gckpti_spent(gckpti_search *s);
 GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move);
 GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n);
 GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact);

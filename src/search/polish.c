@@ -65,24 +65,32 @@ static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
- * take: takes them. */
+ * take: takes them. The inputs' bytes are given back only where they may decide, or for good. */
 static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 {
     const gckpti_schedule *t = &s->now;
-    int fits = 1;
-    gckpti_free_inputs(s, m, 1);
+    int fits = 1, given = 0;
+    int64_t inputs = 0;
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        inputs += s->note[s->set[k]].out;
     for (int aux = 0; aux < 2 && fits; aux++) {
         const int *end = aux ? t->aux_end : t->value_end;
         int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
+        int64_t least = gckpti_room_least(&s->room, from, m->to - 1);
+        if (!given && least < size && least + inputs >= size) {
+            gckpti_free_inputs(s, m, 1);
+            given = 1;
+            least = gckpti_room_least(&s->room, from, m->to - 1);
+        }
+        fits = least >= size;
         if (fits && take)
             gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
-    if (!fits || !take)
-        gckpti_free_inputs(s, m, -1);
+    if (given != (fits && take))
+        gckpti_free_inputs(s, m, given ? -1 : 1);
     s->looked += 16 * (1 + m->units);
     return fits;
 }

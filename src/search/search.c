@@ -61,6 +61,25 @@ GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
     return grain;
 }
 
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may, or one attempt of several, which lags when a
+ * quarter or half of its work took no such part off `first`, its excess, of which `now` is left;
+ * then it ends, wherever it is. */
+GCKPTI_FN int gckpti_ends(gckpti_search *s, int64_t first, int64_t now)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int64_t used = s->attempt < 0 ? 0 : s->items + s->looked / 4 - s->attempt;
+    int ends = s->items > most || s->looked > 4 * most || used > most / 8 ||
+               (used > most / 32 && now > first / 4 * 3) || (used > most / 16 && now > first / 2);
+    s->incomplete = s->incomplete || ends;
+    return ends;
+}
+
+GCKPTI_FN int gckpti_spent(gckpti_search *s) { return gckpti_ends(s, 0, 0); }
+
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
@@ -175,10 +194,10 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
 GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
                                    const gckpti_schedule *t)
 {
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
+    answer->runs = gckpti_to_runs(t->item, t->length, NULL);
+    if (!gckpti_want(&s->scratch, &answer->run, (size_t)answer->runs, sizeof *answer->run))
         return;
-    memcpy(answer->item, t->item, n * sizeof(int));
+    gckpti_to_runs(t->item, t->length, answer->run);
     answer->length = t->length;
     answer->peak = t->peak;
     answer->extra = t->extra;
@@ -193,7 +212,7 @@ GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
     if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    gckpti_from_runs(answer->run, answer->length, s->now.item);
     s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
@@ -226,19 +245,38 @@ GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answ
     return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
+/* Whether of two lists of runs that differ from here on the first one has the lesser item first. */
+static int gckpti_run_before(const gckpti_span *a, const gckpti_span *b)
+{
+    return a->first != b->first  ? a->first < b->first
+           : a->count < b->count ? a[1].first < b->first + a->count
+                                 : a->first + b->count < b[1].first;
+}
+
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
 GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
     const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
-    int x = 0;
+    int x = 0, k = 0;
     (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
+    while (a->length == b->length && x < a->length && a->run[k].first == b->run[k].first &&
+           a->run[k].count == b->run[k].count)
+        x += a->run[k++].count;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
+                                    : x < a->length && gckpti_run_before(a->run + k, b->run + k);
+}
+
+/* Whether runs have these items. */
+static int gckpti_same_items(const gckpti_span *run, const int *item, int length)
+{
+    for (int x = 0; x < length; run++)
+        for (int k = 0; k < run->count; k++)
+            if (item[x++] != run->first + k)
+                return 0;
+    return 1;
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
@@ -250,7 +288,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }

@@ -101,7 +101,8 @@ enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered *
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
-    int *item, length;
+    gckpti_span *run; /* so many, its items */
+    int runs, length;
     int64_t limit, peak;
     uint64_t extra, bound;       /* bound: proven for the limit */
     size_t arena;                /* 0 until it is laid out; then */
@@ -200,11 +201,14 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model), which makes schedules for a price of copies:
+/* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
  * p->failed: too many bytes to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int price);
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way);
+
+/* In how many ways a model is to be searched. */
+GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p);
 
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */

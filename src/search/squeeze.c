@@ -51,20 +51,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->incomplete = s->incomplete || spent;
-    return spent;
-}
-
 /* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
 /* s->next = s->now with what n moves compute. 0: no memory. */
 static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
@@ -229,9 +215,9 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (v->value_end >= x || v->seen == s->stamp ||
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
-            int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed ||
-                          gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
+            int reload =
+                gckpti_may_offload(s, q, v->out) &&
+                (s->p->unit[q].fixed || gckpti_copies_work(s, v->out) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
@@ -430,11 +416,18 @@ static int gckpti_choose_gaps(gckpti_search *s)
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
+    int64_t first = 0;
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = round ? first : excess;
+        if (gckpti_ends(s, first, excess))
+            return 0;
         if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
         if (!exact)

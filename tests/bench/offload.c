@@ -11,12 +11,15 @@
 
 #define FLOPS 50e12 /* one unit of work of the model is one of these, per second */
 
+static int beside; /* copies run beside what is computed */
+
 static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t limit)
 {
     gckpt_plan_desc d = net_desc(n, GCKPT_AUTO);
     d.budget = budget;
     d.offload_bytes = gigabytes > 0 ? limit : 0;
     d.offload_work = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
+    d.offload_beside = gigabytes > 0 && beside;
     return gckpt_plan_new(n->graph, &n->loss, 1, &d);
 }
 
@@ -53,20 +56,26 @@ int main(void)
     p = plan(&n, 0, 0, 0);
     const double least = (double)gckpt_plan_work(p) / (1 + gckpt_plan_overhead(p));
     gckpt_plan_free(p);
-    printf("| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n");
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        size_t bytes = all / 100 * (size_t)parts[i];
-        printf("%.0f (%d %%)", (double)bytes / 1048576, parts[i]);
-        for (size_t k = 0; k < sizeof speeds / sizeof *speeds; k++)
-            cell(plan(&n, fixed + bytes, speeds[k], SIZE_MAX), least);
-        printf("\n");
+    for (beside = 0; beside < 2; beside++) {
+        printf("%s| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",
+               beside ? "\nCopies beside what is computed:\n\n" : "");
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            size_t bytes = all / 100 * (size_t)parts[i];
+            printf("| %.0f (%d %%)", (double)bytes / 1048576, parts[i]);
+            for (size_t k = 0; k < sizeof speeds / sizeof *speeds; k++)
+                cell(plan(&n, fixed + bytes, speeds[k], SIZE_MAX), least);
+            printf(" |\n");
+        }
     }
-    printf("\n| slower memory, MiB, at 450 GB/s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n");
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        printf("%zu", limits[i]);
-        for (int part = 35; part >= 9; part = part == 35 ? 15 : part - 6)
-            cell(plan(&n, fixed + all / 100 * (size_t)part, limits[i] ? 450 : 0, limits[i] << 20), least);
-        printf("\n");
+    for (beside = 0; beside < 2; beside++) {
+        printf("\n| slower memory, MiB, at 450 GB/s%s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n",
+               beside ? ", copies beside" : "");
+        for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+            printf("| %zu", limits[i]);
+            for (int part = 35; part >= 9; part = part == 35 ? 15 : part - 6)
+                cell(plan(&n, fixed + all / 100 * (size_t)part, limits[i] ? 450 : 0, limits[i] << 20), least);
+            printf(" |\n");
+        }
     }
     net_free(&n);
     return 0;

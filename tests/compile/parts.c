@@ -305,6 +305,33 @@ static void files(uint64_t hash)
     model_free(&m);
 }
 
+/* A run of ops in bands of rows, where a budget asks for it. */
+static void bands(void)
+{
+    gckpt_plan_desc desc;
+    gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 64, 4));
+    x = gckpt_relu(gckpt_linear(x, gckpt_param(g, "up", gckpt_shape2(4, 64), init), NULL));
+    x = gckpt_linear(x, gckpt_param(g, "down", gckpt_shape2(64, 4), init), NULL);
+    gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
+    memset(&desc, 0, sizeof desc);
+    desc.mode = GCKPT_INFERENCE;
+    desc.plain = 1;
+    desc.budget = 2 * 4 * 64 * 4 + 4096;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+#ifndef GCKPT_NO_BANDS
+    expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "bands"), "bands", g);
+    printf("BANDS\n");
+#else
+    expect(!p && gckpt_error(g) == GCKPT_E_BUDGET, "bands", g);
+#endif
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 /* What plans for a budget. */
 static void budgets(uint64_t hash)
 {
@@ -555,6 +582,7 @@ int main(void)
 #endif
     files(hash);
     budgets(hash);
+    bands();
     ops();
     runs();
     return failed;

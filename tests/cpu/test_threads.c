@@ -246,7 +246,7 @@ static void stress(int rounds)
     static job jobs[2]; /* another one each time, as calls are */
     struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
     pthread_t threads[CREW];
-    gckpti_runner runner = { NULL, NULL, team };
+    gckpti_runner runner = { .team = team };
     uint64_t random = 1;
     gckpt_call call = { .threads = CREW, .runner = &runner };
     int started = 0;

@@ -92,6 +92,12 @@ static net net_new(unsigned seed, int64_t rows)
     z = gckpt_linear(z, weight(&n, gckpt_shape2(side(n.top, 3), 3), 0), weight(&n, gckpt_shape1(3), 0));
     n.term.loss = gckpt_cross_entropy(z, n.y);
     n.term.weight = 1;
+    for (int i = 0; i < n.params && seed % 5 == 4; i++) { /* those of linear layers are read in place */
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        if (gckpt_store_find(n.s, name) >= 0 && chance(50))
+            gckpt_store_pack(n.s, name, seed % 2 ? GCKPT_STORED_I8 : GCKPT_STORED_BF16);
+    }
     return n;
 }
 
@@ -186,7 +192,7 @@ static void same_bits(unsigned seed)
             want = bands ? want : got;
             CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
             for (size_t i = 0; i < p->node_count; i++)
-                if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) {
+                if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) { /* its name is told */
                     const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
                     in_run += b->steps;
                     offered++;
@@ -198,6 +204,86 @@ static void same_bits(unsigned seed)
     rig_free(NULL, NULL, n.g, n.s);
 }
 
+/* An inverted residual, frozen, and a classifier. */
+static net net_block(void)
+{
+    const gckpt_window down = { .stride = { 2, 2 }, .padding = { 1, 1 } }, each = { .padding = { 1, 1 }, .groups = 24 };
+    net n = { .s = gckpt_store_new(NULL) };
+    n.g = gckpt_graph_new(n.s, NULL);
+    n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 32, 32, 3));
+    n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(1));
+    gckpt_tensor *h = gckpt_relu(gckpt_conv2d(n.x, weight(&n, gckpt_shape4(3, 3, 3, 8), 1), NULL, &down)), *skip = h;
+    h = gckpt_relu(gckpt_linear(h, weight(&n, gckpt_shape2(8, 24), 1), NULL));
+    h = gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 1, 24), 1), NULL, &each));
+    h = n.top = gckpt_add(skip, gckpt_linear(h, weight(&n, gckpt_shape2(24, 8), 1), NULL));
+    h = gckpt_linear(gckpt_global_average_pool(gckpt_max_pool(h, &(gckpt_window){ .size = { 2, 2 } })),
+                     weight(&n, gckpt_shape2(8, 3), 0), weight(&n, gckpt_shape1(3), 0));
+    n.term.loss = gckpt_cross_entropy(h, n.y);
+    n.term.weight = 1;
+    return n;
+}
+
+static int runs_of(const gckpt_plan *p)
+{
+    int runs = 0;
+    for (size_t i = 0; p && i < p->node_count; i++)
+        runs += !strcmp(gckpt_plan_op(p, (int)i), "bands");
+    return runs;
+}
+
+/* What is chosen by a budget, and what not. */
+static void test_chosen(void)
+{
+    net n = net_block();
+    gckpt_plan_desc d = { .plain = 1, .alignment = 4 };
+    gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d), *p;
+    file text = { 0 };
+    CHECK(all && !runs_of(all));
+    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) * 2 / 3;
+    p = gckpt_plan_new(n.g, &n.term, 1, &d);
+    CHECK_MSG(p && runs_of(p) && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.g));
+    CHECK(p && gckpt_plan_work(p) > gckpt_plan_work(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+    CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
+          strstr((char *)text.bytes, " ops, from conv2d #"));
+    gckpt_plan_free(p);
+    d.as_built = 1;
+    CHECK(!gckpt_plan_new(n.g, &n.term, 1, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
+    d.as_built = 0;
+    d.mode = GCKPT_INFERENCE;
+    p = gckpt_plan_new(n.g, &n.term, 1, &d);
+    CHECK_MSG(p && runs_of(p) == 1, "%s", gckpt_error_text(n.g));
+    gckpt_plan_free(p);
+    d.budget = 0;
+    p = gckpt_plan_new(n.g, &n.term, 1, &d);
+    CHECK(p && !runs_of(p));
+    gckpt_plan_free(p);
+    gckpt_keep(n.top->in[1]);
+    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
+    p = gckpt_plan_new(n.g, &n.term, 1, &d);
+    CHECK_MSG(p && !strcmp(gckpt_plan_op(p, n.top->in[1]->id), "bands"), "a pinned value ends a run");
+    gckpt_plan_free(p);
+    gckpt_plan_free(all);
+    free(text.bytes);
+    rig_free(NULL, NULL, n.g, n.s);
+}
+
+/* Every allocation fails once. */
+static void test_memory(void)
+{
+    gckpt_plan *p = NULL;
+    for (long at = 1; !p && at < 4000; at++) {
+        net n = net_block();
+        heap h = { .fail_at = at };
+        gckpt_plan_desc d = { .plain = 1, .budget = 22000, .memory = heap_memory(&h) };
+        p = gckpt_plan_new(n.g, &n.term, 1, &d);
+        CHECK_MSG(p ? runs_of(p) : gckpt_error(n.g) == GCKPT_E_MEMORY, "allocation %ld: %s", at, gckpt_error_text(n.g));
+        gckpt_plan_free(p);
+        CHECK(h.live == 0 && h.wrong_sizes == 0);
+        rig_free(NULL, NULL, n.g, n.s);
+    }
+    CHECK(p != NULL);
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 0; i < FLOATS; i++)
@@ -207,6 +293,8 @@ int main(int argc, char **argv)
     const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
+    test_chosen();
+    test_memory();
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
               offered, in_run);
     printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);

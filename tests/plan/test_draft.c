@@ -141,10 +141,10 @@ static void test_graph(unsigned seed, int how)
     d.mode = GCKPT_OPTIMAL;
     snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
     CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
-    CHECK(gckpti_search_open(&s, &p, GCKPTI_WHOLE_PRICE) == GCKPT_OK);
+    CHECK(gckpti_search_open(&s, &p, 0) == GCKPT_OK);
     for (int i = 0; i < s.rungs; i++)
         if (gckpti_solve(&s, i), s.rung[i].length) {
-            CHECK(gckpti_make_draft(&p, s.rung[i].item, s.rung[i].length) == GCKPT_OK);
+            CHECK(gckpti_draft_runs(&p, s.rung[i].run, s.rung[i].length) == GCKPT_OK);
             compare(what);
         }
     gckpti_scratch_free(&s.scratch);

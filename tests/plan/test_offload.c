@@ -2,6 +2,8 @@
  * that fails changes nothing, what is proven holds against every schedule there is.
  *     build/test_offload [first seed] [scale in percent] */
 #define _DEFAULT_SOURCE
+#include <pthread.h>
+
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/own.h"
@@ -56,6 +58,116 @@ static void far_close(void)
     CHECK(intact);
 }
 
+/* ---- the same, copied beside what is computed: by a thread, or as late as it may be: when it is waited for ---- */
+enum { COPIES = 1 << 12 };
+static struct {
+    struct { size_t at, bytes; void *to; const void *from; } job[COPIES];
+    int begun, done, out; /* out: how many of them were offloads */
+    int threaded, ends, failed, wrong;
+    long fail_at, waits, beside; /* beside: most that were under way when something was waited for */
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    pthread_t thread;
+} copier;
+
+/* Copies the next one, or says that it failed; no CHECK, which is not for two threads. */
+static void copy_next(void)
+{
+    const size_t at = copier.job[copier.done].at, bytes = copier.job[copier.done].bytes, end = at + bytes;
+    const void *from = copier.job[copier.done].from;
+    void *to = copier.job[copier.done].to;
+    copier.wrong += bytes == 0 || end > far.size || (to && end > far.touched);
+    if (copier.done + 1 == copier.fail_at)
+        copier.failed = 1;
+    else
+        memcpy(to ? to : far.bytes + CANARY + at, to ? far.bytes + CANARY + at : from, bytes);
+    far.touched = end > far.touched ? end : far.touched;
+    *(to ? &far.in : &far.out) += (long)bytes;
+    copier.done++;
+}
+
+static void *copy_all(void *context)
+{
+    pthread_mutex_lock(&copier.lock);
+    while (!copier.ends || copier.done < copier.begun) {
+        if (copier.done < copier.begun) {
+            copy_next();
+            pthread_cond_broadcast(&copier.moved);
+            pthread_mutex_unlock(&copier.lock); /* others may come in between */
+            pthread_mutex_lock(&copier.lock);
+        } else {
+            pthread_cond_wait(&copier.moved, &copier.lock);
+        }
+    }
+    pthread_mutex_unlock(&copier.lock);
+    return context;
+}
+
+static void begin_copy(void *user, size_t at, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&copier.lock);
+    CHECK(user == &far && copier.begun < COPIES);
+    copier.job[copier.begun].at = at;
+    copier.job[copier.begun].bytes = bytes;
+    copier.job[copier.begun].to = to;
+    copier.job[copier.begun++].from = from;
+    copier.out += !to;
+    pthread_cond_broadcast(&copier.moved);
+    pthread_mutex_unlock(&copier.lock);
+}
+static size_t slow_offload(void *user, size_t at, const void *from, size_t bytes)
+{
+    begin_copy(user, at, NULL, from, bytes);
+    return bytes;
+}
+static size_t slow_reload(void *user, size_t at, void *to, size_t bytes)
+{
+    begin_copy(user, at, to, NULL, bytes);
+    return bytes;
+}
+
+static int slow_wait(void *user, int later)
+{
+    pthread_mutex_lock(&copier.lock);
+    const int under_way = copier.begun - copier.done;
+    CHECK(user == &far && later >= 0);
+    copier.waits++;
+    copier.beside = under_way > copier.beside ? under_way : copier.beside;
+    while (copier.begun - copier.done > later)
+        if (copier.threaded)
+            pthread_cond_wait(&copier.moved, &copier.lock);
+        else
+            copy_next();
+    if (copier.done == copier.begun)
+        copier.begun = copier.done = 0;
+    const int failed = copier.failed;
+    copier.failed = copier.failed && later;
+    pthread_mutex_unlock(&copier.lock);
+    return failed;
+}
+
+static void copier_open(int threaded, size_t size)
+{
+    memset(&copier, 0, sizeof copier);
+    far_open(size);
+    copier.threaded = threaded;
+    CHECK(!pthread_mutex_init(&copier.lock, NULL) && !pthread_cond_init(&copier.moved, NULL));
+    CHECK(!threaded || !pthread_create(&copier.thread, NULL, copy_all, NULL));
+}
+
+static void copier_close(void)
+{
+    pthread_mutex_lock(&copier.lock);
+    CHECK(copier.begun == copier.done && !copier.wrong); /* nothing is under way when a call has returned */
+    copier.ends = 1;
+    pthread_cond_broadcast(&copier.moved);
+    pthread_mutex_unlock(&copier.lock);
+    if (copier.threaded)
+        pthread_join(copier.thread, NULL);
+    pthread_cond_destroy(&copier.moved);
+    pthread_mutex_destroy(&copier.lock);
+}
+
 /* ---- a backend that moves as late as it may: when it is joined, or waited for ---- */
 enum { QUEUE = 512 };
 static struct {
@@ -63,17 +175,21 @@ static struct {
     gckpt_backend b, lazy;
     struct { void *to; const void *from; size_t bytes; int out; } queue[QUEUE];
     int queued;
-    long moves, host, fail_host, asked;
+    long moves, host, fail_host, asked, left;
 } dev;
 
-static void lazy_join(void *context)
+static void lazy_join_but(void *context, int later)
 {
-    CHECK(context == &dev.d && dev.d.depth == 0);
-    for (int i = 0; i < dev.queued; i++)
+    const int n = dev.queued - later;
+    CHECK(context == &dev.d && dev.d.depth == 0 && n >= 0);
+    for (int i = 0; i < n; i++)
         (dev.queue[i].out ? device_copy_out : device_copy_in)(context, dev.queue[i].to, dev.queue[i].from,
                                                               dev.queue[i].bytes);
-    dev.queued = 0;
+    memmove(dev.queue, dev.queue + n, (size_t)later * sizeof *dev.queue);
+    dev.queued = later;
+    dev.left += later;
 }
+static void lazy_join(void *context) { lazy_join_but(context, 0); }
 static void lazy_move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     CHECK(context == &dev.d && dev.queued < QUEUE);
@@ -160,10 +276,10 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
     for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK && gckpt_plan_get(p, x, &ins) == GCKPT_OK; x++) {
         work += u.work;
         most = u.live > most ? u.live : most;
-        CHECK((u.moved > 0) == (ins.kind >= GCKPT_OFFLOAD) && (!u.moved || (!u.once && !u.again)));
+        CHECK((u.moved > 0) == (ins.kind == GCKPT_OFFLOAD || ins.kind == GCKPT_RELOAD) && (!u.moved || (!u.once && !u.again)));
         *(ins.kind == GCKPT_OFFLOAD ? out : in) += u.moved;
     }
-    CHECK(work == gckpt_plan_work(p) && most == gckpt_plan_bound(p));
+    CHECK(work == gckpt_plan_work(p) + gckpt_plan_hidden(p) && most == gckpt_plan_bound(p));
     CHECK((*out > 0) == (gckpt_plan_offloaded(p) > 0) && (*in > 0) == (*out > 0));
 }
 
@@ -186,6 +302,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     near = plan_of(&d);
     d.offload_bytes = chance(30) ? 4096 : FAR_BYTES;
     d.offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
+    d.offload_beside = (int)below(2);
     p = plan_of(&d);
     if (!CHECK_MSG(p && near, "%s", gckpt_error_text(net.g)))
         return;
@@ -342,6 +459,104 @@ static void every_way(void)
             far_close();
         rig_free(NULL, p, net.g, net.s);
     }
+}
+
+static int cancel_at, instruction_count;
+static int cancels(void *user, const gckpt_progress *now)
+{
+    CHECK(user == &far && now != NULL);
+    return ++instruction_count == cancel_at;
+}
+
+/* Copies beside what is computed: every way, the same bits; what fails or is cancelled under way ends all of it. */
+static void beside(void)
+{
+    gckpt_feed feeds[NET_FEEDS];
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = gpt_desc;
+    uint64_t want = 0;
+    d.mode = GCKPT_STORE_ALL;
+    d.budget = 0;
+    gckpt_plan *p = gpt(4, &d);
+    want = p ? train(p, NULL, 0, 0) : 0;
+    rig_free(NULL, p, net.g, net.s);
+    for (int k = 0; k < 24; k++) {
+        d = gpt_desc;
+        d.offload_beside = k % 6 != 5;
+        d.offload_work >>= k % 4 * 2;
+        d.threads = k % 2 ? 2 : 1;
+        d.backend = k >= 16 ? &dev.lazy : NULL;
+        dev.lazy.join_but = k % 2 ? lazy_join_but : NULL;
+        p = gpt(1 + k % 3, &d);
+        if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
+            return;
+        CHECK(gckpt_plan_offloaded(p) > 0 && (d.offload_beside || !gckpt_plan_hidden(p)));
+        gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &far };
+        if (d.backend)
+            e = (gckpt_exec_desc){ .backend = d.backend };
+        e.debug = k % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_MEASURE : k % 3 == 2 ? GCKPT_DEBUG_RECOMPUTE : 0;
+        copier_open(k % 5 > 2, gckpt_plan_offloaded(p));
+        dev.left = 0;
+        uint64_t got = train(p, &e, k % 4 == 3 ? 2 : 0, k % 3 || d.backend ? 0 : 5);
+        CHECK_MSG(got == want, "copies beside, way %d: other bits", k);
+        CHECK_MSG(d.backend || e.debug || copier.threaded || copier.beside > 1, "way %d: none beside another", k);
+        CHECK(dev.queued == 0 && (!dev.left || d.backend));
+        if (!d.backend)
+            far_close();
+        copier_close();
+        rig_free(NULL, p, net.g, net.s);
+    }
+    d = gpt_desc;
+    d.offload_beside = 1;
+    d.offload_work >>= 3;
+    for (int threaded = 0; threaded < 2; threaded++) {
+        p = gpt(2, &d);
+        gckpt_exec_desc x = { .wait = slow_wait, .user = &far };
+        CHECK(!gckpt_exec_new(p, net.s, &x) && gckpt_error(net.s) == GCKPT_E_ARG);
+        x = (gckpt_exec_desc){ .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
+                               .user = &far, .progress = cancels };
+        copier_open(threaded, gckpt_plan_offloaded(p));
+        gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+        fill(NULL, 0, feeds);
+        instruction_count = cancel_at = 0;
+        CHECK_MSG(e && gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(net.s));
+        const int all = instruction_count;
+        const long copies = (far.out + far.in) ? 2 * copier.out + 8 : 0;
+        const uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
+        long failed = 0, cancelled = 0;
+        for (int n = 1; n <= (int)copies; n += 1 + n / 8) { /* the n-th of those begun since all were done fails */
+            copier.fail_at = n;
+            gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
+            copier.fail_at = 0;
+            if (result == GCKPT_OK) { /* not so many are under way at once: it is as if the step had been another one */
+                rig_free(e, NULL, NULL, NULL);
+                break;
+            }
+            failed++;
+            CHECK_MSG(result == GCKPT_E_FILE && strstr(gckpt_error_text(e), "nothing was changed"), "%d: %s", n,
+                      gckpt_error_text(e));
+            CHECK(gckpt_store_hash(net.s) == before && gckpt_store_step(net.s) == state && copier.begun == copier.done);
+            if (n + 1 + n / 8 > (int)copies)
+                rig_free(e, NULL, NULL, NULL);
+        }
+        rig_free(NULL, p, net.g, net.s);
+        p = gpt(2, &d);
+        e = gckpt_exec_new(p, net.s, &x);
+        const uint64_t begin = gckpt_store_hash(net.s);
+        for (cancel_at = 1; cancel_at < all; cancel_at += 3) {
+            instruction_count = 0;
+            gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
+            cancelled += result == GCKPT_CANCELLED;
+            if (result != GCKPT_CANCELLED)
+                break; /* at the updates */
+            CHECK(gckpt_store_hash(net.s) == begin && copier.begun == copier.done);
+        }
+        printf("copies beside: %ld failed, %ld cancelled steps\n", failed, cancelled);
+        CHECK(failed > 2 && cancelled > 20);
+        copier_close();
+        rig_free(e, p, net.g, net.s);
+    }
+    dev.lazy.join_but = lazy_join_but;
 }
 
 /* A value that is fetched is reloaded by the last instruction of a looped body: the next micro-batch waits for it. */
@@ -597,13 +812,14 @@ static void schedules(unsigned first, unsigned n)
 {
     enum { MOST_ITEMS = 6000 };
     static gckpt_instruction list[MOST_ITEMS], with[2 * MOST_ITEMS];
-    long reloads = 0;
+    long reloads = 0, holds = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
         gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_work = 12345 };
         build(seed, 0);
         int count = random_schedule(net.g, net.term, net.terms, list, MOST_ITEMS), many = 0, back = 0;
         unsigned char seen[MOST] = { 0 };
         d.alignment = chance(50) ? 4 : 64;
+        d.offload_beside = chance(50);
         d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
         for (int i = 0; i < count; i++) { /* reloads of what was computed before, anywhere */
             back = back || list[i].kind == GCKPT_BACKWARD;
@@ -612,7 +828,7 @@ static void schedules(unsigned first, unsigned n)
             for (int k = (int)below(3); k > 0 && chance(back ? 80 : 20); k--) {
                 int id = list[below(i + 1)].id;
                 if (seen[id] && net.g->tensors[id]->kind == GCKPTI_OP && !net.g->tensors[id]->batchless)
-                    with[many++] = (gckpt_instruction){ GCKPT_RELOAD, id };
+                    with[many++] = (gckpt_instruction){ chance(30) ? GCKPT_HOLD : GCKPT_RELOAD, id };
             }
         }
         d.schedule = with;
@@ -633,7 +849,8 @@ static void schedules(unsigned first, unsigned n)
             gckpti_evaluate(&s, &s.now);
             CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
             uint64_t least, work = listed_work(&p, q, &least);
-            CHECK_MSG(s.now.extra == work - least && q->work == work && p.own_work == least, "seed %u: work", seed);
+            CHECK_MSG(s.now.extra == work - least && q->work + q->hidden == work && p.own_work == least &&
+                          (d.offload_beside || !q->hidden), "seed %u: work", seed);
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {
@@ -642,6 +859,7 @@ static void schedules(unsigned first, unsigned n)
                 if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
                     far_live = far_live && next <= live;
                 reloads += q->ins[q->place[x]].kind == GCKPT_RELOAD;
+                holds += q->ins[q->place[x]].kind == GCKPT_HOLD;
             }
             CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
             CHECK(far_live);
@@ -658,16 +876,23 @@ static void schedules(unsigned first, unsigned n)
             build(seed, 0);
             gckpt_plan *plan = plan_of(&now);
             gckpt_exec_desc e = { .debug = GCKPT_DEBUG_PAINT };
+            if (plan && gckpt_plan_offloaded(plan)) {
+                copier_open(chance(50), gckpt_plan_offloaded(plan));
+                e = (gckpt_exec_desc){ .debug = chance(50) ? GCKPT_DEBUG_PAINT : 0, .offload = slow_offload,
+                                       .reload = slow_reload, .wait = slow_wait, .user = &far };
+            }
             uint64_t got = plan ? train(plan, &e, 0, 0) : 0;
             CHECK_MSG(!k || !plan || got == want, "seed %u: other bits", seed);
             CHECK_MSG(plan || gckpt_error(net.g) == GCKPT_E_BUDGET, "%s", gckpt_error_text(net.g));
             want = got;
+            if (e.wait)
+                copier_close();
             rig_free(NULL, plan, NULL, NULL);
             destroy();
         }
     }
-    printf("random schedules: %u, with %ld reloads\n", n, reloads);
-    CHECK(reloads > (long)n);
+    printf("random schedules: %u, with %ld reloads, %ld holds\n", n, reloads, holds);
+    CHECK(reloads > (long)n && (n < 10 || holds > 0));
 }
 
 /* ---- every schedule of a small chain, by Dijkstra's search over what is live, what slower memory has, and
@@ -748,9 +973,175 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
     return UINT64_MAX;
 }
 
+/* ---- the same where copies run beside what is computed: also over what is under way, and how long it takes ---- */
+typedef struct {
+    unsigned char live, stored, rank, n;
+    unsigned char who[CHAIN]; /* copies under way, in order: unit, 8: out */
+    unsigned char none[3];
+    uint32_t left[CHAIN + 1]; /* until each has ended */
+} moment;
+enum { MOMENTS = 1 << 19, SLOTS = 2 * MOMENTS };
+static struct {
+    moment m[MOMENTS];
+    uint64_t cost[MOMENTS];
+    int slot[SLOTS], heap[8 * MOMENTS], count, heaped; /* slot: index + 1; heap: may have some twice, or too late */
+    uint64_t at[8 * MOMENTS];
+} all_moments;
+
+/* Notes that a moment is reached at a cost. 0: there are too many. */
+static int reach(const moment *m, uint64_t cost)
+{
+    uint64_t h = gckpti_fnv(GCKPTI_FNV_START, m, sizeof *m);
+    int k = (int)(h % SLOTS), i;
+    while (all_moments.slot[k] && memcmp(&all_moments.m[all_moments.slot[k] - 1], m, sizeof *m))
+        k = (k + 1) % SLOTS;
+    i = all_moments.slot[k] - 1;
+    if (i >= 0 && all_moments.cost[i] <= cost)
+        return 1;
+    if (i < 0 && all_moments.count == MOMENTS)
+        return 0;
+    if (i < 0) {
+        i = all_moments.count++;
+        all_moments.m[i] = *m;
+        all_moments.slot[k] = i + 1;
+    }
+    all_moments.cost[i] = cost;
+    if (all_moments.heaped == 8 * MOMENTS)
+        return 0;
+    int at = all_moments.heaped++;
+    for (; at > 0 && all_moments.at[(at - 1) / 2] > cost; at = (at - 1) / 2) {
+        all_moments.at[at] = all_moments.at[(at - 1) / 2];
+        all_moments.heap[at] = all_moments.heap[(at - 1) / 2];
+    }
+    all_moments.at[at] = cost;
+    all_moments.heap[at] = i;
+    return 1;
+}
+
+/* Takes the cheapest: its cost; *i: which. */
+static uint64_t cheapest(int *i)
+{
+    const uint64_t cost = all_moments.at[0];
+    *i = all_moments.heap[0];
+    const int n = --all_moments.heaped, last = all_moments.heap[n];
+    const uint64_t key = all_moments.at[n];
+    int at = 0;
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        child += child + 1 < n && all_moments.at[child + 1] < all_moments.at[child];
+        if (all_moments.at[child] >= key)
+            break;
+        all_moments.at[at] = all_moments.at[child];
+        all_moments.heap[at] = all_moments.heap[child];
+    }
+    all_moments.at[at] = key;
+    all_moments.heap[at] = last;
+    return cost;
+}
+
+/* Time goes by: copies end. */
+static void pass(moment *m, uint64_t time)
+{
+    int n = 0;
+    for (int k = 0; k < m->n; k++)
+        if (m->left[k] > time) {
+            m->who[n] = m->who[k];
+            m->left[n++] = m->left[k] - (uint32_t)time;
+        }
+    for (int k = n; k < CHAIN; k++)
+        m->who[k] = 0, m->left[k] = 0;
+    m->n = (unsigned char)n;
+}
+
+/* The least time, if it is at most `most`; UINT64_MAX: there is none; 0: too much to search. */
+static uint64_t oracle_beside(const gckpti_planner *p, int64_t memory, int64_t slow, uint64_t most)
+{
+    moment none;
+    memset(&none, 0, sizeof none);
+    memset(all_moments.slot, 0, sizeof all_moments.slot);
+    all_moments.count = all_moments.heaped = 0;
+    reach(&none, 0);
+    while (all_moments.heaped > 0) {
+        int i, full = 0;
+        uint64_t cost = cheapest(&i), rest = 0;
+        if (cost > all_moments.cost[i])
+            continue;
+        const moment v = all_moments.m[i];
+        if (v.rank == p->backwards + 1)
+            return cost;
+        int64_t held = 0, kept = 0;
+        int out = 0, in = 0;
+        for (int k = 0; k < v.n; k++)
+            *(v.who[k] & 8 ? &out : &in) |= 1 << (v.who[k] & 7);
+        for (int r = v.rank; r < p->backwards; r++)
+            rest += p->cost[p->unit[p->backward[r]].id].backward;
+        if (cost + rest > most)
+            continue;
+        for (int u = 0; u < p->units; u++) {
+            held += v.live >> u & 1 ? p->unit[u].out : 0;
+            kept += v.stored >> u & 1 ? p->unit[u].out : 0;
+        }
+        if (v.rank == p->backwards) { /* copies end, too */
+            moment w = v;
+            w.rank++;
+            full = !reach(&w, cost + (v.n ? v.left[v.n - 1] : 0));
+        } else {
+            const gckpti_unit *q = &p->unit[p->backward[v.rank]];
+            int reads = q->effect ? 1 << p->backward[v.rank] : 0;
+            for (int k = q->read; k < q->read + q->reads; k++)
+                reads |= 1 << p->links[k];
+            if ((reads & v.live & ~in) == reads && held + p->gradient_at[v.rank] <= memory) {
+                moment w = v;
+                w.rank++;
+                pass(&w, p->cost[q->id].backward);
+                full = !reach(&w, cost + p->cost[q->id].backward);
+            }
+        }
+        if (v.n && !full) { /* wait */
+            moment w = v;
+            pass(&w, v.left[0]);
+            full = !reach(&w, cost + v.left[0]);
+        }
+        for (int u = 0; u < p->units && v.rank < p->backwards && !full; u++) {
+            const gckpti_unit *q = &p->unit[u];
+            const int bit = 1 << u;
+            const uint64_t work = gckpti_parts_work(p, u, GCKPTI_VALUE);
+            int reads = 0;
+            moment w = v;
+            for (int k = q->in; k < q->in + q->inputs; k++)
+                reads |= 1 << p->links[k];
+            if (v.live & bit && !((in | out) & bit) && !q->effect) { /* let go */
+                w.live = (unsigned char)(v.live & ~bit);
+                full = full || !reach(&w, cost);
+            }
+            w = v;
+            if (!(v.live & bit) && (reads & v.live & ~in) == reads &&
+                held + q->out + q->work + p->gradient_between[v.rank] <= memory) { /* compute */
+                w.live |= (unsigned char)bit;
+                pass(&w, q->cost);
+                full = full || !reach(&w, cost + q->cost);
+            }
+            w = v;
+            const int store = v.live & bit && !(v.stored & bit) && !(in & bit) && kept + q->out <= slow;
+            const int reload = !(v.live & bit) && v.stored & bit && held + q->out + p->gradient_between[v.rank] <= memory;
+            if (store || reload) {
+                w.live |= (unsigned char)bit;
+                w.stored |= (unsigned char)bit;
+                w.who[v.n] = (unsigned char)(u | (store ? 8 : 0));
+                w.left[v.n] = (uint32_t)work + (v.n ? v.left[v.n - 1] : 0);
+                w.n++;
+                pass(&w, 0);
+                full = full || !reach(&w, cost);
+            }
+        }
+        if (full)
+            return 0;
+    }
+    return UINT64_MAX;
+}
+
 static void every_schedule(int chains)
 {
-    long tried = 0, equal = 0, proven = 0;
+    long tried = 0, equal = 0, proven = 0, timed = 0, fastest = 0, fast = 0, hides = 0, large = 0, sooner = 0;
     for (int c = 0; c < chains; c++) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -798,6 +1189,25 @@ static void every_schedule(int chains)
                           "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
                           (unsigned long long)gckpt_plan_work(plan), (unsigned long long)least,
                           (unsigned long long)gckpt_plan_proven_work(plan));
+                d.offload_beside = 1;
+                gckpt_plan *beside = gckpt_plan_new(g, &term, 1, &d);
+                const uint64_t time = gckpt_plan_work(beside);
+                d.offload_beside = 0;
+                CHECK_MSG(beside && time <= gckpt_plan_work(plan), "chain %d: %s", c, gckpt_error_text(g));
+                sooner += time < gckpt_plan_work(plan);
+                hides += gckpt_plan_hidden(beside) > 0;
+                least = oracle_beside(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
+                large += least == 0;
+                if (least > 0) {
+                    timed++;
+                    fastest += time == least;
+                    fast += time - least <= least / 20;
+                    CHECK_MSG(time >= least && gckpt_plan_proven_work(beside) <= least,
+                              "chain %d, %zu bytes: time %llu, least %llu, proven %llu", c, arena,
+                              (unsigned long long)time, (unsigned long long)least,
+                              (unsigned long long)gckpt_plan_proven_work(beside));
+                }
+                gckpt_plan_free(beside);
                 gckpt_plan_free(plan);
             }
             gckpti_planner_free(&p);
@@ -806,6 +1216,9 @@ static void every_schedule(int chains)
     }
     printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
     CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
+    printf("small chains, copies beside: %ld plans, %ld sooner, %ld hide some, %ld in the least time, %ld within 5 %%; "
+           "%ld too large to search\n", timed, sooner, hides, fastest, fast, large);
+    CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
 /* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
@@ -823,7 +1236,7 @@ static void gaps(unsigned first, unsigned n)
             if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
                 gckpt_keep(net.nodes[i].t);
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
-        result = result == GCKPT_OK ? gckpti_search_open(&s, &p, GCKPTI_WHOLE_PRICE) : result;
+        result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
@@ -897,6 +1310,7 @@ int main(int argc, char **argv)
         dev.lazy.host_get = host_get;
         dev.lazy.host_release = host_release;
         every_way();
+        beside();
         reload_last();
         abandoned();
         failures();

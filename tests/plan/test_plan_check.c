@@ -140,6 +140,7 @@ static void test_good(void)
             d.alignment = way == 7 ? 4 : 0;
             d.offload_bytes = way == 8 ? 1 << 20 : 0;
             d.offload_work = 1 << 20;
+            d.offload_beside = way == 8 && k % 2;
             if (way == 9) {
                 CHECK(gckpt_store_freeze(n.s, "w*", 1) == GCKPT_OK &&
                       gckpt_store_pack(n.s, "w*", GCKPT_STORED_I8) == GCKPT_OK);
@@ -368,6 +369,18 @@ static int drop_backward(plan_facts *f, int n) { return drop_kind(f, GCKPT_BACKW
 static int drop_update(plan_facts *f, int n) { return drop_kind(f, GCKPT_UPDATE, n, -1); }
 static int drop_offload(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD, n, -1); }
 static int drop_reload(plan_facts *f, int n) { return drop_kind(f, GCKPT_RELOAD, n, -1); }
+static int drop_hold(plan_facts *f, int n) { return drop_kind(f, GCKPT_HOLD, n, -1); }
+static int repeat_hold(plan_facts *f, int n)
+{
+    int x = find(f, GCKPT_HOLD, n, -1), last = 0;
+    for (int y = 0; y < f->length; y++)
+        last = f->list[y].kind == GCKPT_RELOAD ? y : last;
+    return x >= 0 && (insert(f, x, last + 2), 1);
+}
+static int short_time(plan_facts *f, int n)
+{
+    return f->hidden > 0 && (f->work -= 1, f->hidden += 1, n == 0);
+}
 static int drop_reduce(plan_facts *f, int n) { return drop_kind(f, GCKPT_REDUCE, n, -1); }
 static int repeat_kind(plan_facts *f, int kind, int n)
 {
@@ -642,6 +655,9 @@ static const struct {
     { "an update is missing", drop_update, "was not updated" },
     { "an offload is missing", drop_offload, "was not offloaded" },
     { "a copy in is missing", drop_reload, "nothing of it is reloaded" },
+    { "a hold is missing", drop_hold, "" },
+    { "a hold is behind all reloads", repeat_hold, "nothing of it is reloaded" },
+    { "a time is told too short", short_time, "in a time of" },
     { "a REDUCE is missing", drop_reduce, "was not reduced" },
     { "a forward is repeated", repeat_forward, "nobody reads what it makes" },
     { "a backward is repeated", repeat_backward, "runs a second time" },
@@ -720,7 +736,7 @@ static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
 
 static void test_corruptions(void)
 {
-    for (int way = 0; way < 8; way++) {
+    for (int way = 0; way < 9; way++) {
         sample n;
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
         make(&n, way == 2 || way == 3 ? 1 : ROWS / (1 + (way == 7)),
@@ -735,10 +751,11 @@ static void test_corruptions(void)
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         if (way == 7)
             CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
-        if (way == 4) { /* of what is cheap to copy */
+        if (way == 4 || way == 8) { /* of what is cheap to copy; beside what is computed */
             d.mode = GCKPT_OPTIMAL;
             d.offload_bytes = 1 << 20;
-            d.offload_work = 1;
+            d.offload_work = way == 4 ? 1 : 1 << 24;
+            d.offload_beside = way == 8;
             d.budget = bytes_of(&n, &d, GCKPT_SQRT);
         }
         corrupt_all(n.g, n.terms, n.count, &d, 0);

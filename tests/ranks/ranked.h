@@ -32,7 +32,7 @@ typedef struct {
     gckpt_optimiser optimiser;
     gckpt_precision precision;
     feeding feed;
-    int blocking, threads;
+    int blocking, threads, ahead;
     int steps;                     /* 0: STEPS */
     int batch; /* 0: BATCH */
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
@@ -180,7 +180,8 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .own_state = s->optimiser == GCKPT_OWN_OPTIMISER,
                              .threads = s->threads,
                              .leaves = s->leaves,
-                             .link_work = 1000,
+                             .link_work = s->ahead ? 1 << 24 : 1000,
+                             .link_beside = s->ahead,
                              .precision = s->precision,
                              .offload_bytes = s->offload,
                              .offload_work = 1,

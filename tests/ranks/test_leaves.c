@@ -78,7 +78,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
         check_operands(p);
     return p;
 }
-static size_t bytes_of(const gckpti_node *node) { return 4 * (size_t)count_of(&node->shape); }
+static size_t bytes_of(const gckpt_plan *p, const gckpti_node *node) { return 4 * (size_t)gckpti_planned_elements(p, node); }
 static gckpt_tensor *tensor(const char *name)
 {
     for (size_t i = 0; i < graph->count; i++)
@@ -286,14 +286,49 @@ static void test_formulas(void)
 }
 
 /* ---- budgets: what the least one says works, and keeps to it ---- */
+static int is_gather(const gckpt_plan *p, size_t x)
+{
+    return p->list[x].kind == GCKPT_FORWARD && p->nodes[p->list[x].id].kind == GCKPTI_PARAM;
+}
+
+/* The same request with gathers ahead: the same instructions within the budget, gathers in the same order and
+ * none later; all others in their order. Whether one moved. */
+static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
+{
+    d.link_beside = 1;
+    gckpt_plan *q = plan(&d);
+    size_t x = 0, y = 0, length = p->length;
+    int moved = 0;
+    CHECK(gckpt_plan_bytes(q) <= d.budget && gckpt_plan_work(q) == gckpt_plan_work(p) &&
+          q->length == length);
+    for (int gathers = 0; gathers < 2; gathers++)
+        for (x = y = 0; x < length || y < length; x++, y++) {
+            while (x < length && is_gather(p, x) != gathers)
+                x++;
+            while (y < length && is_gather(q, y) != gathers)
+                y++;
+            if (x == length || y == length) {
+                CHECK(x == length && y == length);
+                break;
+            }
+            CHECK(p->list[x].id == q->list[y].id && p->list[x].kind == q->list[y].kind &&
+                  (!gathers || y <= x));
+            moved |= y < x;
+        }
+    CHECK(!moved || p->shard == GCKPT_SHARD_VALUES);
+    gckpt_plan_free(q);
+    return moved;
+}
+
 static void test_budgets(void)
 {
+    int moved = 0;
     open_model(2);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int own = 1; own <= 2; own++) {
             gckpt_plan_desc d = { .leaves = 4 * own, .batch = 8 * ROWS * own, .budget = 1 };
             take_ranks(4, (gckpt_shard)shard);
-            d.link_work = 100000;
+            d.link_work = own > 1 ? 1 << 24 : 100000;
             gckpt_plan *none = gckpt_plan_new(graph, terms, term_count, &d);
             const char *at = strstr(gckpt_error_text(graph), "needs at least ");
             CHECK(!none && gckpt_error(graph) == GCKPT_E_BUDGET && at);
@@ -308,10 +343,12 @@ static void test_budgets(void)
                 p = plan(&d);
                 CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) >= work);
                 CHECK(i < 4 || gckpt_plan_work(p) == work);
+                moved += check_ahead(p, d);
                 gckpt_plan_free(p);
             }
             CHECK(least < most);
         }
+    CHECK_MSG(moved > 3, "%d of 10 plans with gathers ahead", moved);
     close_model();
 }
 
@@ -329,6 +366,8 @@ static void test_memory(void)
             h.fail_at = ++n;
             const gckpt_plan_desc d = { .leaves = i < 2 ? 4 : 2,
                                         .batch = i < 2 ? 16 : 4,
+                                        .link_work = i ? 1 << 24 : 0,
+                                        .link_beside = i,
                                         .memory = heap_memory(&h) };
             p = gckpt_plan_new(graph, terms, term_count, &d);
             CHECK(p || (gckpt_error(graph) == GCKPT_E_MEMORY && h.blocks == 0));

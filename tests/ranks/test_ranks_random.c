@@ -9,7 +9,7 @@
 
 enum { STEPS = 2, PICKS = 3 };
 typedef struct {
-    int ranks, leaves, shard, poor, pieces;
+    int ranks, leaves, shard, poor, pieces, ahead;
     gckpt_mode mode;
     int64_t rows, step_rows; /* of a micro-batch, 0: the batch; of a step, 0: the batch */
 } setting;
@@ -99,6 +99,8 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
     gckpt_plan_desc d = { .mode = t->s.mode,
                           .batch = net.batch,
                           .leaves = t->s.leaves,
+                          .link_work = (uint64_t)t->s.ahead << 24,
+                          .link_beside = t->s.ahead,
                           .fetch = picks,
                           .fetches = t->picks };
     if (t->s.poor) {
@@ -218,6 +220,7 @@ int main(int argc, char **argv)
                 o.poor = next_random(&state) % 2 != 0;
                 o.rows = 1 + (int64_t)(next_random(&state) % 3);
                 o.pieces = next_random(&state) % 3 == 0;
+                o.ahead = next_random(&state) % 2 == 0;
                 t = one;
                 run(seed, &t, &o, &one.rank[0]);
             }

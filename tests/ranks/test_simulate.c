@@ -84,12 +84,12 @@ static void overlap(void)
         memset(&s, 0, sizeof s);
         s.machine = &m;
         s.ranks = &r;
-        simulate_start(&s, simulate_halve(s.queue, 4 * BLOCK, &r));
+        simulate_start(&s, simulate_halve(simulate_next(&s), 4 * BLOCK, &r), 0);
         for (int k = 0; k < cases[i].pieces; k++) {
             simulate_compute(&s, cases[i].piece);
             simulate_poll(&s);
         }
-        simulate_wait(&s);
+        simulate_wait(&s, 0);
         CHECK_MSG(near(s.done.exposed, cases[i].exposed) && near(s.done.link, 5) &&
                       near(s.done.seconds, s.done.exposed + s.done.compute) &&
                       s.done.sent == 3 * 4 * BLOCK && s.done.exchanges == 2,
@@ -109,11 +109,12 @@ typedef struct {
 } chain;
 
 /* Each layer takes `work` forward and backward, the loss none. */
-static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t work)
+static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t work, int beside)
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
     gckpt_cost costs[4 * LAYERS];
-    gckpt_plan_desc d = { .batch = rows, .leaves = r->leaves, .costs = costs, .link_work = 1 };
+    gckpt_plan_desc d = { .batch = rows, .leaves = r->leaves, .costs = costs, .link_work = 320,
+                          .link_beside = beside };
     char name[8];
     c->s = gckpt_store_new(NULL);
     CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
@@ -149,7 +150,8 @@ static void whole_steps(void)
 {
     const double t = 1, blocks = 4 * 4 * LAYERS;
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
-        for (int b = 0; b < 20; b++) {
+        for (int i = 0; i < 40; i++) {
+            const int b = i % 20, beside = i >= 20;
             const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
             const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 }, b % 4 == 3 };
             const double each = b / m.work, meet = (4 * SIMULATE_MEETING + 2 * SIMULATE_TOTALS + (shard ? blocks : 0)) / m.between.bandwidth;
@@ -159,9 +161,14 @@ static void whole_steps(void)
                                 : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
                                                           : 0;
-            const double gathers = shard == GCKPT_SHARD_NONE ? 0 : LAYERS * t;
+            /* the first is waited for; of the others what the layer before does not hide */
+            const int ahead = beside && shard == GCKPT_SHARD_VALUES && !m.by_processor;
+            const double gathers = shard == GCKPT_SHARD_NONE ? 0
+                                   : !ahead                  ? LAYERS * t
+                                   : each < t                ? t + (LAYERS - 1) * (t - each)
+                                                             : t;
             chain c;
-            chain_open(&c, &r, 2 * ROWS, (uint64_t)b);
+            chain_open(&c, &r, 2 * ROWS, (uint64_t)b, beside);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
             CHECK_MSG(near(s.exposed, (LAYERS - 1) * left + end + gathers + meet) &&
                           near(s.compute, 2 * LAYERS * each) &&
@@ -181,7 +188,7 @@ static void alone(void)
         for (int64_t rows = ROWS; rows <= 3 * ROWS; rows += ROWS) {
             const simulate_ranks r = { 0, 1, leaves, GCKPT_SHARD_STATE };
             chain c;
-            chain_open(&c, &r, rows * leaves, 7);
+            chain_open(&c, &r, rows * leaves, 7, 0);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
             CHECK(near(s.seconds, (double)gckpt_plan_step_work(c.p) / m.work) && s.exposed == 0 &&
                   s.link == 0 && s.sent == 0 && s.exchanges == 0);
@@ -207,7 +214,7 @@ static void send_steps(ranks_world *w, int rank, void *context)
     gckpt_exec_desc d = { .ranks = &w->rank[rank].engine };
     chain c;
     r.rank = rank;
-    chain_open(&c, &r, s->rows, 1);
+    chain_open(&c, &r, s->rows, 1, s->rows % 3 != 0);
     gckpt_exec *e = gckpt_exec_new(c.p, c.s, &d);
     const gckpt_feed feeds[2] = { { gckpt_id(c.x), data }, { gckpt_id(c.y), data } };
     for (int i = 0; i < 2; i++) {
