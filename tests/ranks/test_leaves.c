@@ -171,7 +171,7 @@ static tally count(const gckpt_plan *p)
             *(whole ? &t.waits : &t.rooms) += 1;
             *(whole ? &t.waiting : &t.room) += b.size;
         } else if (b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT &&
-                   b.size < bytes_of(&p->nodes[b.id])) {
+                   b.size < bytes_of(p, &p->nodes[b.id])) {
             t.shares++;
             t.shared += b.size;
         }
@@ -395,9 +395,9 @@ static void test_costs(void)
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, &p->list[x])];
         if (p->list[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
             /* a unit of work a byte that the other rank has: all but the larger half */
-            const size_t block = 4096 * sizeof(float), blocks = (bytes_of(node) + block - 1) / block;
+            const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
-            CHECK(v.work - u.work == bytes_of(node) - half);
+            CHECK(v.work - u.work == bytes_of(p, node) - half);
             gathered += v.work;
         } else {
             CHECK(v.work == u.work);
