@@ -808,7 +808,7 @@ static void build(unsigned seed, int64_t rows)
     net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.lengths = note(B(input)(net.g, "lengths", GCKPT_I32, gckpt_shape1(rows)), NULL);
     net.bytes = note(B(input)(net.g, "bytes", GCKPT_U8, gckpt_shape3(rows, net.t, net.c)), NULL);
-    NET_SAY(GCKPT_U8);
+    net_meet("GCKPT_U8");
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,

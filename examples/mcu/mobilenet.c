@@ -58,7 +58,7 @@ static gckpt_tensor *inverted(gckpt_tensor *x, int block, int times, int to, int
     return stride == 1 && from == to ? gckpt_add(x, h) : h;
 }
 
-static gckpt_tensor *scores_of(gckpt_tensor *image)
+static gckpt_tensor *features_of(gckpt_tensor *image)
 {
     static const int stages[7][4] = { /* times, channels, blocks, stride of the first */
                                       { 1, 8, 1, 1 },  { 6, 8, 2, 2 },  { 6, 16, 3, 2 },
@@ -70,9 +70,15 @@ static gckpt_tensor *scores_of(gckpt_tensor *image)
         for (int i = 0; i < stages[s][2]; i++)
             x = inverted(x, block++, stages[s][0], stages[s][1], i ? 1 : stages[s][3]);
     x = gckpt_relu(wide(x, block, "wide.w", "wide.b", LAST, 112));
-    gckpt_graph *g = gckpt_graph_of(x);
+    return gckpt_global_average_pool(x);
+}
+
+/* What begins on the chip: not printed, its values are drawn there. */
+static gckpt_tensor *scores_of(gckpt_tensor *features)
+{
+    gckpt_graph *g = gckpt_graph_of(features);
     const gckpt_init init = { 0.5f / sqrtf(LAST), 0, 0 }, zero = { 0, 0, 0 };
-    return gckpt_linear(gckpt_global_average_pool(x),
+    return gckpt_linear(features,
                         gckpt_param(g, "class.weight", gckpt_shape2(LAST, CLASSES), init),
                         gckpt_param(g, "class.bias", gckpt_shape1(CLASSES), zero));
 }
@@ -83,7 +89,7 @@ int main(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *image = gckpt_input(g, "image", GCKPT_U8, gckpt_shape4(1, SIDE, SIDE, COLOURS));
     gckpt_tensor *shows = gckpt_input(g, "shows", GCKPT_I32, gckpt_shape1(1));
-    const gckpt_term term = { gckpt_cross_entropy(scores_of(image), shows), 1, 0 };
+    gckpt_tensor *features = features_of(image);
     gckpt_plan_desc learns = { .optimiser = GCKPT_SGD, .update_in_backward = 1 };
     gckpt_parameter drawn;
     char frozen[16];
@@ -101,13 +107,14 @@ int main(void)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
         return 1;
     }
+    const gckpt_term term = { gckpt_cross_entropy(scores_of(features), shows), 1, 0 };
     learns.budget = gckpt_store_bytes(s) + ARENA;
     return job_print(g, &term, &learns);
 }
 #else
 #include "mobilenet_plan.h"
 
-enum { STEPS = 6 };
+enum { STEPS = 4 };
 
 static char store_block[plan_store_bytes - weights_flash_bytes];
 static char exec_block[plan_exec_bytes];

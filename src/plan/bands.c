@@ -282,7 +282,7 @@ static int gckpti_run_room(gckpti_run_maker *r)
 {
     const int n = r->head.steps;
     r->buffer_count = 0;
-    gckpti_run_buffer(r, 2 * n, sizeof *r->at * (size_t)n, 0, n - 1);
+    gckpti_run_buffer(r, 2 * n, GCKPTI_BAND_CALL + sizeof *r->at * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
         r->room[i].begin = i;
     for (int i = 0; i < n; i++) {

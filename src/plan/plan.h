@@ -160,6 +160,9 @@ typedef struct {
     int32_t low, high;  /* the rows that are there */
     int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
 } gckpti_band_at;
+/* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
+enum { GCKPTI_BAND_CALL = 1536 };
+typedef char gckpti_band_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_BAND_CALL ? 1 : -1];
 
 /* The first row that is not there yet, and the last + 1 that is made for the next band. */
 static inline int32_t gckpti_band_first(const gckpti_band_at *at)

@@ -118,17 +118,19 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    unsigned char *room = (unsigned char *)call->work + b->at;
+    const size_t past = (uintptr_t)room % GCKPTI_ALIGN;
+    gckpt_call *c = (gckpt_call *)(void *)(room + (past ? GCKPTI_ALIGN - past : 0));
     gckpti_band_run r = { (const gckpt_exec *)call->graph,
                           call,
                           b,
                           step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
-                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          (gckpti_band_at *)(void *)(room + GCKPTI_BAND_CALL),
                           NULL,
                           0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
-    gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
@@ -145,7 +147,7 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
                     memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
             }
             for (int i = 0; i < b->steps; i++) {
-                gckpti_band_make(&r, i, &c);
+                gckpti_band_make(&r, i, c);
                 r.at[i].high = r.at[i].need;
             }
         }

@@ -37,6 +37,14 @@ ram()                   # ram JOB: what its linker is given
     esac
 }
 
+here()                  # here BOARD JOB: whether it is run there; a step of mobilenet is a third of 1e9 instructions
+{
+    case $2.$1 in
+    mobilenet.mps2-an500 | mobilenet.mps3-an547) ;;
+    mobilenet.*) return 1 ;;
+    esac
+}
+
 board()                 # board NAME: its core, compiler, QEMU
 {
     cross="arm-none-eabi-gcc -mthumb -specs=nano.specs"
@@ -151,7 +159,7 @@ per_board()             # per_board WHAT TITLE: a table of it
     for job in $jobs; do
         printf '\n| %s |' "$job"
         for board in $found; do
-            printf ' %s |' "$(value "$1" "$work/$board.$job.out")"
+            printf ' %s |' "$(here "$board" "$job" && value "$1" "$work/$board.$job.out")"
         done
     done
     echo
@@ -173,7 +181,7 @@ per_level()             # per_level WHAT TITLE: a table of it
         printf '\n| %s |' "$job"
         for board in $level_boards; do
             for level in Os $levels; do
-                printf ' %s |' "$(value "$1" "$work/$(named "$board" "$job" "$level").out")"
+                printf ' %s |' "$(here "$board" "$job" && value "$1" "$work/$(named "$board" "$job" "$level").out")"
             done
         done
     done
@@ -295,6 +303,7 @@ besides()
     for board in $level_boards; do
         case " $found " in *" $board "*) ;; *) continue ;; esac
         for job in $level_jobs; do
+            here "$board" "$job" || continue
             for level in $levels; do
                 echo "$board $job $level"
             done
@@ -305,7 +314,7 @@ besides()
 {
     for board in $found; do
         for job in $jobs; do
-            echo "$board $job Os"
+            ! here "$board" "$job" || echo "$board $job Os"
         done
     done
     besides
@@ -320,6 +329,7 @@ same()                  # same BOARD JOB LEVEL: it ran, and what it computed is 
 
 for job in $jobs; do
     for board in $found; do
+        here "$board" "$job" || continue
         check "$board $job" same "$board" "$job" Os
         stack=$(value stack "$work/$board.$job.out")
         check "$board $job takes ${stack:-?} bytes of stack, $stack_budget at most" \

@@ -74,7 +74,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_leaky_relu(x, 0.1f), x);
     x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
-    x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), one);
+    T *bytes = gckpt_input(g, "bytes", GCKPT_U8, gckpt_shape3(2, 4, 8));
+    x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), gckpt_from_u8(bytes, 0.01f, 0));
     x = gckpt_permute(gckpt_permute(x, axes, 3), axes, 3);
     T *half[2] = { gckpt_slice(x, 2, 0, 4), gckpt_slice(x, 2, 4, 8) };
     x = gckpt_concat(half, 2, 2);

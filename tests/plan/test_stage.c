@@ -43,7 +43,7 @@ static void check_copies(const gckpt_plan *p, const char *what)
                           what, (int)x);
         if (is_param(p, ins->id))
             CHECK_MSG(ins->kind == GCKPT_FORWARD && o.out != PC_NONE &&
-                          p->told[ins->id].cost.forward == 20 * (uint64_t)gckpti_elements(&node->shape) * 4 +
+                          p->told[ins->id].cost.forward == 20 * (uint64_t)gckpti_planned_elements(p, node) * 4 +
                                                     GCKPTI_INSTRUCTION_WORK,
                       "%s: instruction %d is no copy with a cost", what, (int)x);
     }

@@ -117,8 +117,9 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
         if (!(node->op->needs[i] & GCKPT_SUMS) ||
             p->operands[ins->operands + 5 + 3 * (size_t)i] == PC_NONE)
             continue;
-        if (over_rows ? !p->looped : count_of(&q->shape) != count_of(&node->shape))
-            low = (low + 63) / 64 * 64 + 4 * (size_t)count_of(&q->shape);
+        const size_t n = (size_t)gckpti_planned_elements(p, q);
+        if (over_rows ? !p->looped : n != (size_t)gckpti_planned_elements(p, node))
+            low = (low + 63) / 64 * 64 + 4 * n;
     }
     own = call.work_backward;
     return own ? (low + 63) / 64 * 64 + own : low;

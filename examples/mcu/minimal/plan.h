@@ -1,10 +1,10 @@
 /* Plan plan, printed by gckpt_plan_c: compile it in the file that holds the
  * implementation of gradckpt.h, after the #include. Not to be edited.
- * It runs with GCKPT_NO_RANKS, GCKPT_NO_PICKS, GCKPT_NO_CACHES, GCKPT_NO_PACK, GCKPT_NO_BF16, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LOSSES, too. */
+ * It runs with GCKPT_NO_RANKS, GCKPT_NO_PICKS, GCKPT_NO_CACHES, GCKPT_NO_PACK, GCKPT_NO_BANDS, GCKPT_NO_BF16, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LOSSES, too. */
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 12 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 13 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -15,18 +15,18 @@ enum {
     plan_degrees = 1
 };
 #define plan_store_bytes 1775
-#define plan_exec_bytes 2047
+#define plan_exec_bytes 2079
 static const gckpti_node gckpti_plan_nodes[] = {
-    { NULL, NULL, 0, { 2, { 1, 1, 0, 0, 0, 0 } }, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
-    { NULL, NULL, 0, { 2, { 1, 1, 0, 0, 0, 0 } }, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
-    { NULL, NULL, 0, { 2, { 1, 12, 0, 0, 0, 0 } }, 0, 0, 16, 2, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { NULL, NULL, 0, { 1, { 12, 0, 0, 0, 0, 0 } }, 0, 0, 22, 3, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { NULL, NULL, 0, { 2, { 12, 1, 0, 0, 0, 0 } }, 0, 0, 28, 4, 2, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { NULL, NULL, 0, { 1, { 1, 0, 0, 0, 0, 0 } }, 0, 0, 34, 5, 3, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
-    { &gckpti_op_linear, NULL, 0, { 2, { 1, 12, 0, 0, 0, 0 } }, 0, 4, (gckpti_nth)SIZE_MAX, 6, 0, { 0, 2, 3, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
-    { &gckpti_op_tanh, NULL, 0, { 2, { 1, 12, 0, 0, 0, 0 } }, 4, 0, (gckpti_nth)SIZE_MAX, 7, 0, { 6, 0, 0, 0, 0, 0, 0, 0 }, 0, 1, 0, 0, 0, 0 },
-    { &gckpti_op_linear, NULL, 0, { 2, { 1, 1, 0, 0, 0, 0 } }, 4, 4, (gckpti_nth)SIZE_MAX, 8, 0, { 7, 4, 5, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
-    { &gckpti_op_mean_squared_error, NULL, 0, { 0, { 0, 0, 0, 0, 0, 0 } }, 8, 0, (gckpti_nth)SIZE_MAX, 9, 0, { 8, 1, 0, 0, 0, 0, 0, 0 }, 0, 2, 0, 0, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 3, 16, 2, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 6, 22, 3, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 8, 28, 4, 2, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
+    { NULL, NULL, 0, 0, 0, 11, 34, 5, 3, { 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0, 0, 1, 0, 0 },
+    { &gckpti_op_linear, NULL, 0, 0, 4, 3, (gckpti_nth)SIZE_MAX, 6, 0, { 0, 2, 3, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
+    { &gckpti_op_tanh, NULL, 0, 4, 0, 3, (gckpti_nth)SIZE_MAX, 7, 0, { 6, 0, 0, 0, 0, 0, 0, 0 }, 0, 1, 0, 0, 0, 0 },
+    { &gckpti_op_linear, NULL, 0, 4, 4, 0, (gckpti_nth)SIZE_MAX, 8, 0, { 7, 4, 5, 0, 0, 0, 0, 0 }, 0, 3, 0, 0, 0, 4 },
+    { &gckpti_op_mean_squared_error, NULL, 0, 8, 0, 13, (gckpti_nth)SIZE_MAX, 9, 0, { 8, 1, 0, 0, 0, 0, 0, 0 }, 0, 2, 0, 0, 0, 0 },
 };
 #ifndef GCKPT_SMALL
 static const gckpti_told gckpti_plan_told[] = {
@@ -55,6 +55,9 @@ static const gckpt_buffer gckpti_plan_lives[] = {
     { 0, 12, 48, 96, 3, (gckpt_buffer_kind)3 },
 };
 #endif
+static const gckpti_extent gckpti_plan_sizes[] = {
+2, 1, 1, 2, 1, 12, 1, 12,
+2, 12, 1, 1, 1, 0, };
 static const gckpti_plan_param gckpti_plan_params[] = {
     { 12, { 1077936128U, 0U, 0U }, 0U, 19, 2, 0, 0, 1, 0, 0 },
     { 12, { 1077936128U, 0U, 0U }, 0U, 25, 3, 1, 0, 1, 0, 0 },
@@ -108,11 +111,12 @@ const gckpt_plan plan = {
     UINT64_C(139752), /* work */
     UINT64_C(139752), /* least_work */
     UINT64_C(139752), /* proven_work */
+    UINT64_C(0), /* hidden */
     UINT64_C(0), /* offload_work */
     UINT64_C(0), /* link_work */
     16, /* batch */
     1, /* rows */
-    12, /* format */
+    13, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
@@ -122,9 +126,11 @@ const gckpt_plan plan = {
     1, /* made_for */
     (gckpt_precision)0, /* precision */
     0, /* form */
+    0, /* bands */
     1, /* leaves */
     1, /* ranks */
     (gckpt_shard)0, /* shard */
+    0, /* offload_beside */
     1, /* looped */
     0, /* packed */
     -1, /* mixer */
@@ -143,6 +149,7 @@ const gckpt_plan plan = {
     68, /* operand_count */
     0, /* pick_count */
     8, /* word_count */
+    14, /* size_count */
     40, /* name_bytes */
 #ifdef GCKPT_SMALL
     0,
@@ -157,6 +164,7 @@ const gckpt_plan plan = {
 #else
     gckpti_plan_told,
 #endif
+    gckpti_plan_sizes,
     gckpti_plan_params,
     gckpti_plan_list,
 #ifdef GCKPT_SMALL
