@@ -595,8 +595,8 @@ static void print_timings(FILE *f, const timing *t, int n)
                 "1,000 ops | points | MB |\n|---|---|---|---|---|---|---|---|---|---|\n",
                 chosen ? "forms and orders chosen" : "as built");
         for (int i = 0; i < n; i++)
-            fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s | %.1f |\n", t[i].name,
-                    t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
+            fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s | %.1f |\n",
+                    t[i].name, t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
                     1e3 * t[i].budget[chosen] / t[i].ops, t[i].frontier[chosen],
                     1e3 * t[i].frontier[chosen] / t[i].ops, t[i].points[chosen],
                     t[i].complete[chosen] ? "" : " *", (double)t[i].memory[chosen] / 1e6);
