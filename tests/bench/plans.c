@@ -8,6 +8,7 @@
 #include "graphs.h"
 #include "rotor.h"
 #include "plot.h"
+#include <stdlib.h>
 #include <time.h>
 
 enum { STORE_ALL, PER_BLOCK, SQRT, ROTOR, ROTOR_OPTIONS, OPTIMAL, PLANNERS, NETS = 9, EXTRAS = 8 };
@@ -17,8 +18,9 @@ static const double extras[EXTRAS] = { 0, 0.05, 0.10, 0.15, 0.17, 0.20, 0.33, 0.
 static const double few_megabytes[] = { 220, 202, 190, 180, 165, 155, 145 }; /* of the first */
 enum { FEW = sizeof few_megabytes / sizeof *few_megabytes };
 
-/* BUDGETS are timed, CERTIFIED ones looked at for proofs, SAMPLES of the first network drawn. */
-enum { BUDGETS = 10, CERTIFIED = 40, SAMPLES = 400 };
+/* BUDGETS are timed, CERTIFIED ones looked at for proofs, SAMPLES of the first network drawn; a
+ * frontier may take so much MEMORY. */
+enum { BUDGETS = 10, CERTIFIED = 40, SAMPLES = 400, MEMORY = 100000000 };
 
 /* The budgets of a network, as gckpt_plan_bytes counts them. */
 typedef struct {
@@ -52,6 +54,7 @@ typedef struct {
     char name[40];
     int ops, points[2], complete[2];
     double plain, budget[2], slowest[2], frontier[2];
+    size_t memory[2]; /* most bytes of a frontier */
 } timing;
 
 typedef struct {
@@ -94,10 +97,25 @@ static gckpt_plan *plan_in(const range *r, size_t budget)
     return p;
 }
 
+/* The heap; bytes that are taken, and the most there were. */
+static size_t taken, most_taken;
+
+static void *counted(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    (void)user;
+    taken += new_size - old_size;
+    most_taken = taken > most_taken ? taken : most_taken;
+    if (new_size > 0)
+        return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
 static gckpt_frontier *frontier_of(const net *n, int as_built)
 {
     gckpt_plan_desc desc = net_desc(n, GCKPT_OPTIMAL);
     desc.as_built = as_built;
+    desc.memory.resize = counted;
     return gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
 }
 
@@ -297,9 +315,11 @@ static int measure_choice(const net *n, timing *t, size_t all, int chosen)
     int good = 1;
     t->frontier[chosen] = 1e9;
     for (int k = 0; k < tries && good; k++) {
+        const size_t before = most_taken = taken;
         start = now();
         gckpt_frontier *f = frontier_of(n, !chosen);
         start = now() - start;
+        t->memory[chosen] = most_taken - before;
         t->frontier[chosen] = start < t->frontier[chosen] ? start : t->frontier[chosen];
         t->points[chosen] = gckpt_frontier_points(f);
         t->complete[chosen] = gckpt_frontier_complete(f);
@@ -323,6 +343,11 @@ static int measure_choice(const net *n, timing *t, size_t all, int chosen)
     qsort(times, BUDGETS, sizeof *times, by_size);
     t->budget[chosen] = (times[BUDGETS / 2 - 1] + times[BUDGETS / 2]) / 2;
     t->slowest[chosen] = times[BUDGETS - 1];
+    if (t->memory[chosen] > MEMORY) {
+        fprintf(stderr, "plans: %s: the frontier takes %zu bytes of memory, more than %d\n",
+                n->name, t->memory[chosen], MEMORY);
+        return 0;
+    }
     printf("%-30s %6d ops, %s: %8.1f ms a budget (%.1f), %8.1f ms the frontier of %d points\n",
            n->name, t->ops, chosen ? "chosen  " : "as built", t->budget[chosen], t->slowest[chosen],
            t->frontier[chosen], t->points[chosen]);
@@ -560,20 +585,21 @@ static void print_timings(FILE *f, const timing *t, int n)
             "\n## Time to plan, ms\n\n"
             "One thread, processor time, the least of three measurements below 1,000 ops. A\n"
             "budget: the median of ten, evenly from the least to what a store-all plan needs, and\n"
-            "the slowest of them. A star: the search met a limit of its work or of its rounds\n"
+            "the slowest of them. MB: the most memory that a frontier takes (`make plans` fails\n"
+            "above 100). A star: the search met a limit of its work or of its rounds\n"
             "(`gckpt_frontier_complete`); they are counted and not timed, so that plans do not\n"
             "depend on the machine. The lower table is of plans that choose forms and orders.\n");
     for (int chosen = 0; chosen < 2; chosen++) {
         fprintf(f,
                 "\n| %s | ops | store-all | a budget | slowest | per 1,000 ops | frontier | per "
-                "1,000 ops | points |\n|---|---|---|---|---|---|---|---|---|\n",
+                "1,000 ops | points | MB |\n|---|---|---|---|---|---|---|---|---|---|\n",
                 chosen ? "forms and orders chosen" : "as built");
         for (int i = 0; i < n; i++)
-            fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s |\n", t[i].name,
-                    t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
+            fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s | %.1f |\n",
+                    t[i].name, t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
                     1e3 * t[i].budget[chosen] / t[i].ops, t[i].frontier[chosen],
                     1e3 * t[i].frontier[chosen] / t[i].ops, t[i].points[chosen],
-                    t[i].complete[chosen] ? "" : " *");
+                    t[i].complete[chosen] ? "" : " *", (double)t[i].memory[chosen] / 1e6);
     }
 }
 

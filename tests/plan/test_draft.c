@@ -26,6 +26,39 @@ static int64_t live_at(const gckpti_draft *d, int x)
     return sum;
 }
 
+/* What the search keeps of the present schedule: its items again, in no more runs than there must
+ * be; and an order that is that of the items. */
+static void keep(const char *what)
+{
+    gckpti_answer *a = gckpti_answer_new(&s, &s.seed, &s.seeds);
+    gckpti_schedule *t = &s.now, *next = &s.next;
+    if (!CHECK(a) || !CHECK(gckpti_schedule_room(&s.scratch, next, t->length)))
+        return;
+    gckpti_answer_store(&s, a, t);
+    gckpti_from_runs(a->run, a->length, next->item);
+    CHECK_MSG(a->length == t->length &&
+                  !memcmp(next->item, t->item, (size_t)t->length * sizeof(int)),
+              "%s: other items are kept", what);
+    for (int k = 1; k < a->runs; k++)
+        CHECK_MSG(a->run[k].first != a->run[k - 1].first + a->run[k - 1].count,
+                  "%s: runs %d and %d are one", what, k - 1, k);
+    for (int x = 0; x < t->length; x += 1 + t->length / 8) {
+        gckpti_answer b = *a;
+        next->length = t->length;
+        next->peak = t->peak;
+        next->extra = t->extra;
+        memcpy(next->item, t->item, (size_t)t->length * sizeof(int));
+        next->item[x] += x % 2 ? 1 : -1;
+        b.run = NULL;
+        gckpti_answer_store(&s, &b, next);
+        CHECK_MSG(!p.failed && gckpti_answer_before(&b, a, NULL) == !(x % 2) &&
+                      gckpti_answer_before(a, &b, NULL) == x % 2,
+                  "%s: another item at %d changes the order", what, x);
+        CHECK(!gckpti_answer_before(a, a, NULL));
+    }
+    s.seeds--;
+}
+
 /* The draft just made against an evaluation of its schedule. */
 static void compare(const char *what)
 {
@@ -45,6 +78,7 @@ static void compare(const char *what)
     for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
         CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
                   what, x, (long)t->live[x], (long)live_at(d, d->place[x]));
+    keep(what);
 }
 
 /* The same schedule again comes to the same. */
