@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4712
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4717
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3223
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1696
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5086
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              720
@@ -15181,6 +15181,9 @@ typedef struct {
     int32_t low, high;  /* the rows that are there */
     int32_t drop, need; /* of the next band: rows below drop go, there are those before need */
 } gckpti_band_at;
+/* Room for the call of an op of a run, in front of them: stacks of firmware are short. */
+enum { GCKPTI_BAND_CALL = 1536 };
+typedef char gckpti_band_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_BAND_CALL ? 1 : -1];
 
 /* The first row that is not there yet, and the last + 1 that is made for the next band. */
 static inline int32_t gckpti_band_first(const gckpti_band_at *at)
@@ -15378,8 +15381,6 @@ typedef struct {
     int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it; */
                               /* of a hold: what of that it keeps */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    int *flying;              /* gckpti_time: offloads under way, by the position of the forward; */
-    uint64_t *ends;           /* when they end */
     uint64_t again, moved;    /* cost of all forwards but the first ones; of copies; */
     uint64_t extra;           /* of both, at the search's price of copies */
     int64_t far;              /* bytes of slower memory */
@@ -17738,8 +17739,6 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
     gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
-    gckpti_want(scratch, &s->flying, n, sizeof *s->flying);
-    gckpti_want(scratch, &s->ends, n, sizeof *s->ends);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -17867,7 +17866,8 @@ typedef struct {
     int64_t limit;           /* of live bytes with what is held */
     uint64_t now, link;      /* when what was computed, and what was copied so far, ends */
     uint64_t free;           /* when bytes are free that were let go */
-    int flying;              /* offloads under way: s->flying, s->ends */
+    gckpti_keyed *flying;    /* offloads under way: item: position of the forward; key: its end */
+    int count;               /* of them */
 } gckpti_engines;
 
 /* Until which position bytes live of what the forward at x made and is offloaded. */
@@ -17902,23 +17902,23 @@ static void gckpti_let_go(gckpti_engines *c, int x)
     const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
     int64_t over = s->live[x] - c->limit;
     int left = 0;
-    for (int k = 0; k < c->flying && c->to; k++)
-        over += gckpti_held_bytes(c, s->flying[k], x);
-    for (int k = 0; k < c->flying; k++) {
-        const int from = s->flying[k], until = gckpti_offload_until(c->p, s, from);
+    for (int k = 0; k < c->count && c->to; k++)
+        over += gckpti_held_bytes(c, c->flying[k].item, x);
+    for (int k = 0; k < c->count; k++) {
+        const gckpti_keyed copy = c->flying[k];
+        const int from = copy.item, until = gckpti_offload_until(c->p, s, from);
         const int64_t bytes = gckpti_held_bytes(c, from, x);
-        if (s->ends[k] > c->now && s->item[from] != unit &&
+        if (copy.key > c->now && s->item[from] != unit &&
             (until >= x || (c->to && (over <= 0 || !bytes)))) {
-            s->flying[left] = from;
-            s->ends[left++] = s->ends[k];
+            c->flying[left++] = copy;
             continue;
         }
         over -= bytes;
-        c->free = s->ends[k] > c->free ? s->ends[k] : c->free;
+        c->free = copy.key > c->free ? copy.key : c->free;
         if (c->to && until < x - 1)
             c->to->item[c->to->length++] = s->item[from] + 2 * c->p->units;
     }
-    c->flying = left;
+    c->count = left;
 }
 
 /* Begins a copy of parts of unit u. */
@@ -17931,7 +17931,12 @@ static void gckpti_copy(gckpti_engines *c, int u, int parts)
 GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                gckpti_schedule *to)
 {
-    gckpti_engines c = { p, s, to, limit, 0, 0, 0, 0 };
+    gckpti_engines c = { p, s, to, limit, 0, 0, 0, NULL, 0 };
+    gckpti_scratch_clear(&p->pass);
+    c.flying =
+        (gckpti_keyed *)gckpti_scratch_take(&p->pass, (size_t)s->length + 1, sizeof *c.flying);
+    if (p->failed)
+        return 0;
     for (int u = 0; u < p->units; u++)
         p->note[u].ready = 0;
     for (int x = 0; x < s->length; x++) {
@@ -17957,8 +17962,8 @@ GCKPTI_FN uint64_t gckpti_time(gckpti_planner *p, gckpti_schedule *s, int64_t li
         p->note[u].ready = i < 0 ? p->note[u].ready : 0;
         if (i >= 0 && s->offloaded[x]) {
             gckpti_copy(&c, u, s->offloaded[x]);
-            s->ends[c.flying] = c.link;
-            s->flying[c.flying++] = x;
+            c.flying[c.count].key = c.link;
+            c.flying[c.count++].item = x;
         }
     }
     return c.now > c.link ? c.now : c.link;
@@ -19066,7 +19071,7 @@ static int gckpti_run_room(gckpti_run_maker *r)
 {
     const int n = r->head.steps;
     r->buffer_count = 0;
-    gckpti_run_buffer(r, 2 * n, sizeof *r->at * (size_t)n, 0, n - 1);
+    gckpti_run_buffer(r, 2 * n, GCKPTI_BAND_CALL + sizeof *r->at * (size_t)n, 0, n - 1);
     for (int i = 0; i < n; i++)
         r->room[i].begin = i;
     for (int i = 0; i < n; i++) {
@@ -19094,7 +19099,8 @@ static int gckpti_run_room(gckpti_run_maker *r)
     return r->work <= INT32_MAX;
 }
 
-/* Makes the run of so many ops. 0: it is none. */
+/* Makes the run of so many ops. 0: it is none. Fast kernels want some places at once: 64, or a
+ * quarter of the rows. */
 GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
 {
     const gckpt_tensor *out = r->p->tensors[id[n - 1]];
@@ -19103,9 +19109,7 @@ GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
         gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
     int fits = 1;
     memset(&r->head, 0, sizeof r->head);
-    r->head.rows =
-        r->p->plain ? 1
-                    : (int32_t)gckpti_min((63 + wide) / wide, height); /* enough for fast kernels */
+    r->head.rows = r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
     for (int i = 0; i < n && fits; i++)
         fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
                (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
@@ -19283,7 +19287,8 @@ GCKPTI_FN void gckpti_take_bands(gckpti_planner *p)
             id[count++] = i;
             continue;
         }
-        gckpti_take_stretch(r, id, count, least, &pass);
+        if (count > 1)
+            gckpti_take_stretch(r, id, count, least, &pass);
         count = 0;
     }
     gckpti_scratch_free(&pass);
@@ -28404,17 +28409,19 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
+    unsigned char *room = (unsigned char *)call->work + b->at;
+    const size_t past = (uintptr_t)room % GCKPTI_ALIGN;
+    gckpt_call *c = (gckpt_call *)(void *)(room + (past ? GCKPTI_ALIGN - past : 0));
     gckpti_band_run r = { (const gckpt_exec *)call->graph,
                           call,
                           b,
                           step,
                           (const gckpti_band_link *)(const void *)(step + b->steps),
-                          (gckpti_band_at *)(void *)((unsigned char *)call->work + b->at),
+                          (gckpti_band_at *)(void *)(room + GCKPTI_BAND_CALL),
                           NULL,
                           0 };
     const int32_t height = step[b->steps - 1].height;
     gckpti_node own = r.e->plan->nodes[step[b->steps - 1].id];
-    gckpt_call c;
     own.op = (const gckpt_op *)own.data;
     r.last = gckpti_bind_kernels(r.e, &own).forward;
     for (; r.sample < call->shape.d[0]; r.sample++) {
@@ -28431,7 +28438,7 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
                     memmove(to, from, (size_t)kept * (size_t)step[i].width * sizeof(float));
             }
             for (int i = 0; i < b->steps; i++) {
-                gckpti_band_make(&r, i, &c);
+                gckpti_band_make(&r, i, c);
                 r.at[i].high = r.at[i].need;
             }
         }
