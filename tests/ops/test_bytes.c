@@ -80,7 +80,8 @@ static uint64_t trained(int fed, int rows, int way, gckpt_precision precision)
     model m = model_new(fed, rows);
     gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .plain = way % 3 == 1,
                           .mode = way % 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL };
-    gckpt_exec_desc x = { .copy_feeds = way % 4 == 1, .debug = way % 5 ? GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : 0u };
+    const unsigned debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT;
+    gckpt_exec_desc x = { .copy_feeds = way % 4 == 1, .debug = way % 5 ? debug : 0u };
     const gckpt_hyper hyper = { .lr = 0.05f };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.term, 1, &d);
     file saved = { 0 };
@@ -105,7 +106,7 @@ static void test_training(void)
 {
     static const gckpt_precision precisions[] = { GCKPT_FP32, GCKPT_BF16 };
     for (int i = 0; i < ROWS * PIXELS; i++) {
-        bytes[i] = (unsigned char)(i < 256 ? i : below(256));
+        bytes[i] = (unsigned char)(i < 256 ? (unsigned)i : below(256));
         floats[i] = fmaf((float)bytes[i], 1.0f / 127, -0.5f);
     }
     for (int i = 0; i < ROWS; i++)
