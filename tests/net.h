@@ -470,17 +470,20 @@ static T *net_frozen(gckpt_shape shape)
 }
 static T *net_trunk(T *x)
 {
+    /* wide enough that its values are the most there is in bytes: bands then pay */
     T *t = view(x, gckpt_shape4(net.rows, -1, 2, 1)), *y, *z;
-    for (int i = 3 + (int)below(5); i > 0; i--) {
+    for (int i = 4 + (int)below(5); i > 0; i--) {
         const gckpt_shape s = gckpt_shape_of(t);
-        const int64_t c = s.d[3], o = 2 + (int64_t)below(7);
-        const gckpt_window to = { .stride = { 1 + chance(20), 1 }, .padding = { (int)below(2), 1 } };
-        const gckpt_window pool = { .size = { 1 + (int)below(3), 1 }, .padding = { 0, 0 }, .stride = { 1, 1 } };
+        const int64_t c = s.d[3], o = 6 + (int64_t)below(15);
+        const gckpt_window to = { .stride = { 1 + chance(15), 1 },
+                                  .padding = { 1 - chance(20), 1 } };
+        const gckpt_window pool = { .size = { 1 + (int)below(3), 1 }, .stride = { 1, 1 } };
         y = t;
-        if (s.d[1] > 2 && chance(40))
+        if (s.d[1] > 2 && chance(50))
             z = net_frozen(gckpt_shape4(3, 3, c, o)), t = note2(B(conv2d)(t, z, NULL, &to), t, z);
         else if (s.d[1] > 2 && chance(20))
-            t = note(chance(50) ? B(max_pool)(t, &pool) : B(average_pool)(t, &pool), t);
+            t = note(chance(50) && !net.smooth ? B(max_pool)(t, &pool) : B(average_pool)(t, &pool),
+                     t);
         else if (chance(30))
             z = net_frozen(gckpt_shape2(c, o)), t = note2(B(linear)(t, z, NULL), t, z);
         else if (chance(50))
@@ -815,7 +818,7 @@ static void build(unsigned seed, int64_t rows)
               0); /* never frozen, but where a regulariser is alone */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
-    if (seed % 8 == 2)
+    if (seed % 4 == 2)
         net.pool[net.pooled++] = net_trunk(net.x);
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_growth ? 2 : 1)
@@ -1109,7 +1112,7 @@ static inline void net_must(const char *prefix, const char *name, int unless)
         free(full);
 }
 
-/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators. */
+/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators; runs in bands. */
 static inline void net_check_met(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
@@ -1156,6 +1159,7 @@ static inline void net_check_met(void)
             net_must("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor has that */
         CHECK_MSG(found >= 4, "%s", enums[k]);
     }
+    net_must("", "runs in bands", 0);
     free(f.bytes);
 }
 #endif

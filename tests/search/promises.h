@@ -623,6 +623,8 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.update_in_backward = rule;
             d.budget = budget;
             gckpt_plan *p = net.mixes && rows < net.batch ? NULL : gckpt_plan_new(g, terms, n, &d);
+            if (p && p->bands)
+                net_meet("runs in bands");
             if (p && (gckpt_plan_step_work(p) < best ||
                       (gckpt_plan_step_work(p) == best && gckpt_plan_bytes(p) < *bytes))) {
                 best = gckpt_plan_step_work(p);
