@@ -33,6 +33,7 @@
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
 #include "rig.h"
+#include <math.h>
 
 typedef gckpt_tensor T;
 
@@ -463,7 +464,10 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
-    T *t = param(shape, 0.4f, 0);
+    float links = 1;
+    for (int i = 0; i + 1 < shape.n; i++)
+        links *= (float)shape.d[i];
+    T *t = param(shape, 1 / sqrtf(links), 0);
     snprintf(name, sizeof name, "p%d", net.params - 1);
     gckpt_store_freeze(net.s, name, 1);
     return t;
