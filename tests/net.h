@@ -822,8 +822,11 @@ static void build(unsigned seed, int64_t rows)
               0); /* never frozen, but where a regulariser is alone */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
-    if (seed % 4 == 2)
+    if (seed % 4 == 2) {
+        const uint64_t rest = random_state; /* what else a net has does not hang on its trunk */
         net.pool[net.pooled++] = net_trunk(net.x);
+        random_state = rest;
+    }
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_growth ? 2 : 1)
         if (chance(25))

@@ -125,15 +125,23 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
     return own ? (low + 63) / 64 * 64 + own : low;
 }
 
+/* A run in bands of rows has no shape rule, and always a workspace; plan_check.h looks into that. */
+static inline int is_run(const gckpt_plan *p, const gckpti_ins *ins)
+{
+    return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
+}
+
 static inline int has_its_work(const gckpt_plan *p)
 {
     int left = 0;
     for (size_t x = 0; x < p->length; x++)
         left += p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].kind == GCKPTI_OP &&
-                work_of(p, &p->list[x]) > 0;
-    for (size_t b = 0; b < p->life_count; b++)
+                (is_run(p, &p->list[x]) || work_of(p, &p->list[x]) > 0);
+    for (size_t b = 0; b < p->life_count; b++) {
+        const gckpti_ins *ins = &p->list[p->lives[b].start];
         if (p->lives[b].kind == GCKPT_BUFFER_WORKSPACE)
-            left -= work_of(p, &p->list[p->lives[b].start]) == p->lives[b].size;
+            left -= is_run(p, ins) || work_of(p, ins) == p->lives[b].size;
+    }
     return left == 0;
 }
 
@@ -155,6 +163,8 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
     if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", asking.who, what,
                  gckpt_error_text(asking.g)))
         return 0;
+    if (p->bands)
+        net_meet("runs in bands");
     promise_plan now = { what,
                          gckpt_plan_bytes(p),
                          budget,

@@ -730,7 +730,7 @@ int main(int argc, char **argv)
     test_large(first, 40 * scale / 100);
     test_shares(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
-    test_nets(first, 120 * scale / 15, 1);
+    test_nets(first, 160 * scale / 15, 1);
     if (first == 1 && scale >= 15) /* a third of the nets draws most of it */
         net_check_met();
     test_regulariser_alone();
