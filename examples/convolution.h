@@ -239,7 +239,7 @@ static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_
                                  0,
                                  NULL,
                                  NULL,
-                                 NULL };
+                                 NULL, NULL };
     gckpt_tensor *in[3] = { x, w, bias };
     convolution_attributes a = { stride, padding };
     return gckpt_apply(&op, in, bias ? 3 : 2, &a, sizeof a);

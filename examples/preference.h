@@ -126,7 +126,7 @@ static const gckpt_op preference_taken = { "preference_taken",
                                            GCKPT_INDEX(1),
                                            NULL,
                                            NULL,
-                                           NULL };
+                                           NULL, NULL };
 
 /* hidden (N,T,C), targets i32 (N,T) -> (N,T): log p(target), 0 where that is negative; by `rows`
  * rows of T at a time. */

@@ -89,7 +89,7 @@ static const gckpt_op teacher_counted = { "teacher_counted",
                                           GCKPT_LOSS | GCKPT_INDEX(1) | GCKPT_COUNTS_FEEDS,
                                           NULL,
                                           NULL,
-                                          NULL };
+                                          NULL, NULL };
 
 /* log softmax(x / tau) of logits */
 static inline gckpt_tensor *teacher_soft(const model_any *m, gckpt_tensor *hidden, double tau)

@@ -314,7 +314,7 @@ static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_t
                                    0,
                                    NULL,
                                    NULL,
-                                   NULL };
+                                   NULL, NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, part, 9, gckpt_shape_of(x).d[3] * out) };
     return gckpt_apply(&conv, in, 2, &out, sizeof out);
 }
@@ -331,7 +331,7 @@ static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int out)
                                  0,
                                  NULL,
                                  NULL,
-                                 NULL };
+                                 NULL, NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, "up", 4, gckpt_shape_of(x).d[3] * out) };
     return gckpt_apply(&up, in, 2, &out, sizeof out);
 }
@@ -348,7 +348,7 @@ static inline gckpt_tensor *image_norm(gckpt_tensor *x)
                                    0,
                                    NULL,
                                    NULL,
-                                   NULL };
+                                   NULL, NULL };
     return gckpt_apply(&norm, &x, 1, NULL, 0);
 }
 
@@ -356,7 +356,7 @@ static inline gckpt_tensor *image_pool(gckpt_tensor *x)
 {
     static const gckpt_op pool = {
         "pool2x2", image_pool_shape, image_kernel, image_kernel, NULL, NULL, { GCKPT_AUX }, 0, NULL,
-        NULL, NULL
+        NULL, NULL, NULL
     };
     return gckpt_apply(&pool, &x, 1, NULL, 0);
 }

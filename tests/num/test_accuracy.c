@@ -297,7 +297,7 @@ static const gckpt_op factor = { "factor",
                                  0,
                                  NULL,
                                  NULL,
-                                 NULL };
+                                 NULL, NULL };
 
 static gckpt_tensor *by_user(net *n)
 {

@@ -488,11 +488,11 @@ static void square_backward(const gckpt_call *call) { square_backward_by(call, 2
 static void wrong_backward(const gckpt_call *call) { square_backward_by(call, 2.1f); }
 static const gckpt_op square_op = {
     "square", square_shape, square_forward, square_backward, NULL, NULL,
-    { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL
+    { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL
 };
 static const gckpt_op wrong_op = {
     "wrong_square", square_shape, square_forward, wrong_backward, NULL, NULL,
-    { GCKPT_IN(0) }, 0, NULL, NULL, NULL
+    { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
 /* noisy: gives something else each time it is called, as a forward with hidden state would. */
@@ -505,7 +505,7 @@ static void noisy_forward(const gckpt_call *call)
 }
 static const gckpt_op noisy_op = {
     "noisy", square_shape, noisy_forward, square_backward, NULL, NULL,
-    { GCKPT_IN(0) }, 0, NULL, NULL, NULL
+    { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
 };
 
 /* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is aux; the row passes through work. */
@@ -556,7 +556,7 @@ static void unit_backward(const gckpt_call *call)
 }
 static const gckpt_op unit_op = {
     "unit", unit_shape, unit_forward, unit_backward, NULL, NULL,
-    { GCKPT_IN(0) | GCKPT_AUX }, GCKPT_INPLACE(0), NULL, NULL, NULL
+    { GCKPT_IN(0) | GCKPT_AUX }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
 };
 
 /* fourth: sum of (a - b)^4, count = elements */
@@ -592,7 +592,7 @@ static void fourth_backward(const gckpt_call *call)
 }
 static const gckpt_op fourth_op = {
     "fourth", fourth_shape, fourth_forward, fourth_backward, NULL, NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL, NULL
+    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL, NULL, NULL
 };
 
 static double ref_square(double x) { return x * x; }
