@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4717
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3223
@@ -17899,7 +17899,8 @@ static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
 static void gckpti_let_go(gckpti_engines *c, int x)
 {
     gckpti_schedule *s = c->s;
-    const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
+    const int made = s->item[x] >= 0 && !gckpti_is_hold(c->p, s->item[x]);
+    const int unit = made ? gckpti_unit_of(c->p, s->item[x]) : -1;
     int64_t over = s->live[x] - c->limit;
     int left = 0;
     for (int k = 0; k < c->count && c->to; k++)

@@ -1818,7 +1818,7 @@ static inline uint64_t pc_time(pc_walk *w)
         }
         if (kind > GCKPT_BACKWARD)
             continue;
-        if (x == w->epilogue && copied > now)
+        if (x >= w->epilogue && copied > now) /* copies end with the body */
             now = copied;
         now = may_go[x] > now ? may_go[x] : now;
         for (int i = 0; i < f->count; i++)

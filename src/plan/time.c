@@ -44,7 +44,8 @@ static int64_t gckpti_held_bytes(const gckpti_engines *c, int from, int x)
 static void gckpti_let_go(gckpti_engines *c, int x)
 {
     gckpti_schedule *s = c->s;
-    const int unit = s->item[x] < 0 ? -1 : gckpti_unit_of(c->p, s->item[x]);
+    const int made = s->item[x] >= 0 && !gckpti_is_hold(c->p, s->item[x]);
+    const int unit = made ? gckpti_unit_of(c->p, s->item[x]) : -1;
     int64_t over = s->live[x] - c->limit;
     int left = 0;
     for (int k = 0; k < c->count && c->to; k++)
