@@ -48,7 +48,7 @@
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3223
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1696
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1708
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -15471,7 +15471,7 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound; /* by price; NULL: nobody has asked yet (gckpti_open_bounds) */
+    struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
@@ -20494,10 +20494,10 @@ GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
     for (; p; p = p->next) {
         if (p->bound)
             continue;
-        p->bound =
-            (gckpti_bound *)gckpti_scratch_take(&p->scratch, GCKPTI_PRICES, sizeof *p->bound);
+        const size_t prices = (size_t)(GCKPTI_PRICES - gckpti_lowest_price(p));
+        p->bound = (gckpti_bound *)gckpti_scratch_take(&p->scratch, prices, sizeof *p->bound);
         for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES && p->bound; k++)
-            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
+            gckpti_bound_open(&p->bound[GCKPTI_WHOLE_PRICE - k], p, k, &p->scratch);
     }
 }
 
@@ -20506,7 +20506,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
     uint64_t most = 0;
     int at;
     for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES; k++) {
-        gckpti_bound *b = &p->bound[k];
+        gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE - k];
         uint64_t work =
             all ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at);
         if (work == UINT64_MAX || !p->beside)
@@ -20521,7 +20521,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
 
 GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
+    const gckpti_bound *b = p->bound; /* at the whole price */
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
@@ -20530,7 +20530,7 @@ GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 {
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
+    const gckpti_bound *b = p->bound; /* at the whole price */
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
@@ -22912,7 +22912,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
-    s->bound = &p->bound[price];
+    s->bound = &p->bound[GCKPTI_WHOLE_PRICE - price];
     if (!p->failed)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
@@ -23537,6 +23537,17 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
+/* Whether ops might be in a run in bands of rows: to look takes memory. */
+static int gckpti_may_have_runs(const gckpti_planner *p)
+{
+    int ops = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        ops += t->kind == GCKPTI_OP && !t->batchless && !p->active[i] && t->shape.n > 2;
+    }
+    return ops > 1;
+}
+
 /* Adds planners behind an open one, for the other variants that its request may choose from: forms,
  * of each the orders that promise fewer bytes, and all of these without slower memory, which a
  * search without it may find more for. Backends may have kernels of their own; what
@@ -23553,7 +23564,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     chooses = 0;
 #endif
     const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
-                      d->precision == GCKPT_FP32 && (chooses || p->inference);
+                      d->precision == GCKPT_FP32 && (chooses || p->inference) &&
+                      gckpti_may_have_runs(p);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
     v.bands = GCKPTI_RUNS_BANDS;

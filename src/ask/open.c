@@ -124,6 +124,17 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
     return result;
 }
 
+/* Whether ops might be in a run in bands of rows: to look takes memory. */
+static int gckpti_may_have_runs(const gckpti_planner *p)
+{
+    int ops = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        ops += t->kind == GCKPTI_OP && !t->batchless && !p->active[i] && t->shape.n > 2;
+    }
+    return ops > 1;
+}
+
 /* Adds planners behind an open one, for the other variants that its request may choose from: forms,
  * of each the orders that promise fewer bytes, and all of these without slower memory, which a
  * search without it may find more for. Backends may have kernels of their own; what
@@ -140,7 +151,8 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     chooses = 0;
 #endif
     const int bands = GCKPTI_RUNS_BANDS && !d->as_built && !d->backend &&
-                      d->precision == GCKPT_FP32 && (chooses || p->inference);
+                      d->precision == GCKPT_FP32 && (chooses || p->inference) &&
+                      gckpti_may_have_runs(p);
     for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
         result = gckpti_add_variant(p, &last, v);
     v.bands = GCKPTI_RUNS_BANDS;

@@ -450,7 +450,7 @@ typedef struct gckpti_planner {
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
-    struct gckpti_bound *bound; /* by price; NULL: nobody has asked yet (gckpti_open_bounds) */
+    struct gckpti_bound *bound; /* by price, the whole one first; NULL: not asked yet */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */

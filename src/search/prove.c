@@ -13,10 +13,10 @@ GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
     for (; p; p = p->next) {
         if (p->bound)
             continue;
-        p->bound =
-            (gckpti_bound *)gckpti_scratch_take(&p->scratch, GCKPTI_PRICES, sizeof *p->bound);
+        const size_t prices = (size_t)(GCKPTI_PRICES - gckpti_lowest_price(p));
+        p->bound = (gckpti_bound *)gckpti_scratch_take(&p->scratch, prices, sizeof *p->bound);
         for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES && p->bound; k++)
-            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
+            gckpti_bound_open(&p->bound[GCKPTI_WHOLE_PRICE - k], p, k, &p->scratch);
     }
 }
 
@@ -25,7 +25,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
     uint64_t most = 0;
     int at;
     for (int k = gckpti_lowest_price(p); k < GCKPTI_PRICES; k++) {
-        gckpti_bound *b = &p->bound[k];
+        gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE - k];
         uint64_t work =
             all ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at);
         if (work == UINT64_MAX || !p->beside)
@@ -40,7 +40,7 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int
 
 GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
+    const gckpti_bound *b = p->bound; /* at the whole price */
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
@@ -49,7 +49,7 @@ GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 {
-    const gckpti_bound *b = &p->bound[GCKPTI_WHOLE_PRICE];
+    const gckpti_bound *b = p->bound; /* at the whole price */
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
