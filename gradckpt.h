@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3223
+ *     >>search    what no schedule can do without; the least work for every budget            3224
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1708
  *                 tells, checks, open, request, frontier, fit, pictures, points
@@ -22257,7 +22257,7 @@ static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const 
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
     int64_t room = answer->limit - t->gradients;
-    int cut = gckpti_cut_within(&all->last, room), fits = 0;
+    int cut = gckpti_cut_within(&all->last, room), fits = 0, small = s->p->units <= GCKPTI_SMALL;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
         fits = gckpti_try_cut(s, all, cut) <= answer->limit;
         if (fits)
@@ -22265,7 +22265,7 @@ static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const 
         if ((fits || tried == 0) && !gckpti_certified(s, answer))
             gckpti_improve(s, answer, 0);
     }
-    for (int part = 80; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+    for (int part = small ? 80 : 0; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
         cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
@@ -22442,7 +22442,8 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
+        const int counted = t->table[GCKPTI_ALL].last.n > 0 && !s->p->offloads && s->p->units > GCKPTI_SMALL;
+        for (int c = counted; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
     if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))
