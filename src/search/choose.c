@@ -33,18 +33,30 @@ static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
         s->result = gckpti_lay(s, answer);
 }
 
+/* What a schedule takes at least, whatever it hides. */
+static uint64_t gckpti_least_time(const gckpti_search *s, uint64_t extra, uint64_t again)
+{
+    return s->p->beside ? again : extra;
+}
+
+/* Whether an answer, of which the arena need not be known, is no better than the winner, or larger
+ * than `most` bytes. */
+static int gckpti_is_useless(const gckpti_search *s, const gckpti_answer *answer, size_t most)
+{
+    const gckpti_answer *old = &s->winner;
+    const uint64_t known = gckpti_least_time(s, answer->extra, answer->again);
+    const int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
+    return least > (int64_t)most ||
+           (old->length && !s->hunting && known > old->time) ||
+           (old->length && least >= (int64_t)old->arena && (s->hunting || known == old->time));
+}
+
 /* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work (or time) than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static void gckpti_consider(gckpti_search *s, gckpti_answer *answer, size_t floor, size_t most)
 {
     const gckpti_answer *old = &s->winner;
-    const uint64_t known = s->p->beside ? answer->again : answer->extra; /* it has no less */
-    if (!gckpti_is_well(s) || answer->length == 0 ||
-        (old->length && !s->hunting && (answer->arena ? answer->time : known) > old->time))
-        return;
-    int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
-    int equal = old->length && least >= (int64_t)old->arena && (s->hunting || known == old->time);
-    if (answer->arena == 0 && (equal || least > (int64_t)most))
+    if (!gckpti_is_well(s) || answer->length == 0 || gckpti_is_useless(s, answer, most))
         return;
     gckpti_lay_once(s, answer);
     int better = !old->length || (s->hunting ? answer->arena < old->arena
@@ -63,7 +75,8 @@ static size_t gckpti_below(const gckpti_search *s, int k)
 }
 
 /* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
- * limit, the same squeezed a little further. */
+ * limit, the same squeezed a little further, if that takes no less work: a rung whose schedule is
+ * of no use is not laid, so that no such one may be missed. */
 static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
@@ -72,7 +85,9 @@ static void gckpti_lay_rung(gckpti_search *s, int k)
     if (answer->arena <= (size_t)answer->limit || answer->arena == SIZE_MAX || answer->tight)
         return;
     answer->tight = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
-    if (answer->tight && gckpti_press(s, answer, 2 * answer->limit - (int64_t)answer->arena)) {
+    if (answer->tight && gckpti_press(s, answer, 2 * answer->limit - (int64_t)answer->arena) &&
+        (s->whole || gckpti_least_time(s, s->now.extra, s->now.again) >=
+                         gckpti_least_time(s, answer->extra, answer->again))) {
         gckpti_answer_store(s, answer->tight, &s->now);
         gckpti_lay_once(s, answer->tight);
     }
@@ -119,11 +134,14 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
 static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
 {
     gckpti_answer *answer = &s->rung[k];
-    gckpti_lay_rung(s, k);
-    gckpti_consider(s, answer, gckpti_below(s, k), most);
-    if (answer->tight)
-        gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
-    gckpti_consider_ahead(s, answer, answer->limit, gckpti_below(s, k), most);
+    gckpti_solve(s, k);
+    if (s->whole || answer->length == 0 || !gckpti_is_useless(s, answer, most)) {
+        gckpti_lay_rung(s, k);
+        gckpti_consider(s, answer, gckpti_below(s, k), most);
+        if (answer->tight)
+            gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
+        gckpti_consider_ahead(s, answer, answer->limit, gckpti_below(s, k), most);
+    }
     if (s->whole || lowest || !gckpti_certified(s, answer))
         gckpti_consider_seeds(s, k, 1, most);
 }
@@ -189,19 +207,33 @@ static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
             gckpti_consider_cuts(s, at, most, tries);
 }
 
-/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
- * the first that serves. That is `low` or behind rung i. What has no less work than a rung proves
- * needs no seeds of that. */
-static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
+/* Whether rung k serves, and what fits into its limit has no less work than the winner. */
+static int gckpti_is_behind(const gckpti_search *s, int k)
 {
-    for (; i < s->rungs && gckpti_is_well(s); i++) {
-        gckpti_lay_rung(s, i);
-        low = gckpti_serves(s, i) ? i : low;
-        if (low == i && s->winner.length &&
-            s->winner.time <= gckpti_bound_time(s->p, s->rung[i].limit, 1))
+    return s->winner.length && gckpti_serves(s, k) &&
+           s->winner.time <= gckpti_bound_time(s->p, s->rung[k].limit, 1);
+}
+
+/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
+ * the first that serves, which is behind rung i, or between k and that. What has no less work than
+ * a rung proves needs no seeds of that or of one below. */
+static void gckpti_consider_lowest(gckpti_search *s, int k, int i, size_t most)
+{
+    int low = -1;
+    for (int x = i; x < s->rungs; x++)
+        if (s->rung[x].arena && gckpti_is_behind(s, x))
+            return;
+    for (int x = i; x < s->rungs && gckpti_is_well(s); x++) {
+        gckpti_lay_rung(s, x);
+        low = gckpti_serves(s, x) ? x : low;
+        if (low == x && gckpti_is_behind(s, x))
             return;
     }
-    gckpti_consider_seeds(s, low, 0, most);
+    for (int x = i; low < 0 && x-- > k && gckpti_is_well(s);) {
+        gckpti_lay_rung(s, x);
+        low = gckpti_serves(s, x) ? x : low;
+    }
+    gckpti_consider_seeds(s, low < 0 ? k : low, 0, most);
 }
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
@@ -218,17 +250,16 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     if (bound < UINT64_MAX)
         gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
-    int i = k, low = k, proven = s->winner.length && s->winner.time <= bound;
+    int i = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
         if (s->rung[i].limit <= limit)
             bound = gckpti_bound_time(s->p, s->rung[i].limit, 1);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.time <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
-        low = gckpti_serves(s, i) ? i : low;
     }
     if (gckpti_is_well(s) && !proven && !s->whole)
-        gckpti_consider_lowest(s, low, i, most);
+        gckpti_consider_lowest(s, k, i, most);
     gckpti_consider_instants(s, most, 0);
     return gckpti_search_result(s);
 }
