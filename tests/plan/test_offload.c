@@ -854,8 +854,11 @@ static void schedules(unsigned first, unsigned n)
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {
-                size_t live = q->live[q->place[x]], next = q->live[q->place[x] + 1];
-                same = same && (d.alignment > 4 ? (size_t)s.now.live[x] >= live : (size_t)s.now.live[x] == live);
+                size_t live = q->live[q->place[x]], next = q->live[q->place[x] + 1], sum = 0;
+                for (size_t b = 0; b < q->buffer_count; b++) /* the search has sizes rounded up */
+                    sum += q->buffers[b].start <= q->place[x] && q->buffers[b].end >= q->place[x]
+                               ? gckpti_round_up(q->buffers[b].size, d.alignment) : 0;
+                same = same && (size_t)s.now.live[x] == sum && sum >= live;
                 if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
                     far_live = far_live && next <= live;
                 reloads += q->ins[q->place[x]].kind == GCKPT_RELOAD;
