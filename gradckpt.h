@@ -46,8 +46,9 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3255
- *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose
+ *     >>search    what no schedule can do without; the least work for every budget            3264
+ *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
+ *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1708
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
@@ -19940,6 +19941,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
+/* ---- search/open.c ---- */
 /* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
@@ -22251,13 +22253,14 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
     return gckpti_try_late(s, s->bound->again);
 }
 
-/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
- * when it is not good enough, those that keep a little more, squeezed. */
+/* An answer's schedule from all cuts of the instant that decides: the first that fits; in a small
+ * graph else, or when it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t)
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
     int64_t room = answer->limit - t->gradients;
-    int cut = gckpti_cut_within(&all->last, room), fits = 0, small = s->p->units <= GCKPTI_SMALL;
+    const int small = s->p->units <= GCKPTI_SMALL;
+    int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
         fits = gckpti_try_cut(s, all, cut) <= answer->limit;
         if (fits)
@@ -22265,7 +22268,7 @@ static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const 
         if ((fits || tried == 0) && !gckpti_certified(s, answer))
             gckpti_improve(s, answer, 0);
     }
-    for (int part = small ? 80 : 0; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+    for (int part = 80; small && part >= 20 && !gckpti_certified(s, answer); part /= 2) {
         cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
@@ -22430,7 +22433,9 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
             s->deciders |= 1u << at;
 }
 
-/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
+/* Begins a rung: what its limit proves, and what cuts find; ties are kept in part where slower
+ * memory has some, a graph is small, or not all cuts are known. Returns whether more may be found.
+ */
 static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
 {
     int at;
@@ -22442,8 +22447,9 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        const int counted = t->table[GCKPTI_ALL].last.n > 0 && !s->p->offloads && s->p->units > GCKPTI_SMALL;
-        for (int c = counted; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
+        const int tables = s->p->offloads ? GCKPTI_ALL
+                           : s->p->units <= GCKPTI_SMALL || t->table[GCKPTI_ALL].last.n == 0;
+        for (int c = 0; c < tables && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
     if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))
@@ -22621,7 +22627,7 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
 /* ---- exact bytes of a schedule ---- */
 /* Drafts and places an answer's schedule: p->draft, answer->arena, answer->time. What this
  * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
-static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
     gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
@@ -22633,7 +22639,7 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
     return large ? GCKPT_OK : result;
 }
 
-/* ---- what counts for a budget, and what is found; how a search begins ---- */
+/* ---- what counts for a budget, and what is found ---- */
 /* Whether nothing has gone wrong so far; and what has. */
 static int gckpti_is_well(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
@@ -22898,7 +22904,11 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return gckpti_search_result(s);
 }
+#endif
 
+/* >>search/open */
+#ifndef GCKPT_NO_SEARCH
+/* ---- how a search begins, and the plan for a budget from all ways to search ---- */
 /* Ways to search: a price of copies; and how many eighths of what could be copied there and back
  * while each op runs once may be offloaded, or 0: no limit but the request's. With a limit, where
  * many values are alike, some are offloaded and some computed again. */

@@ -82,13 +82,14 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
     return gckpti_try_late(s, s->bound->again);
 }
 
-/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
- * when it is not good enough, those that keep a little more, squeezed. */
+/* An answer's schedule from all cuts of the instant that decides: the first that fits; in a small
+ * graph else, or when it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t)
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
     int64_t room = answer->limit - t->gradients;
-    int cut = gckpti_cut_within(&all->last, room), fits = 0, small = s->p->units <= GCKPTI_SMALL;
+    const int small = s->p->units <= GCKPTI_SMALL;
+    int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
         fits = gckpti_try_cut(s, all, cut) <= answer->limit;
         if (fits)
@@ -96,7 +97,7 @@ static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const 
         if ((fits || tried == 0) && !gckpti_certified(s, answer))
             gckpti_improve(s, answer, 0);
     }
-    for (int part = small ? 80 : 0; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+    for (int part = 80; small && part >= 20 && !gckpti_certified(s, answer); part /= 2) {
         cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
@@ -261,7 +262,9 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
             s->deciders |= 1u << at;
 }
 
-/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
+/* Begins a rung: what its limit proves, and what cuts find; ties are kept in part where slower
+ * memory has some, a graph is small, or not all cuts are known. Returns whether more may be found.
+ */
 static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
 {
     int at;
@@ -273,8 +276,9 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        const int counted = t->table[GCKPTI_ALL].last.n > 0 && !s->p->offloads && s->p->units > GCKPTI_SMALL;
-        for (int c = counted; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
+        const int tables = s->p->offloads ? GCKPTI_ALL
+                           : s->p->units <= GCKPTI_SMALL || t->table[GCKPTI_ALL].last.n == 0;
+        for (int c = 0; c < tables && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
     if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))

@@ -162,5 +162,8 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
 GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k);
+
+/* search/choose.c */
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer);
 #endif
 #endif

@@ -201,6 +201,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
+/* ---- search/open.c ---- */
 /* Readies a search of a model (gckpti_make_model), in one of its ways:
  * sizes, the bound, the ladder, whose first rung is store-all; p->most and p->draft too, where
  * store-all was not drafted yet. The caller frees s->scratch, whatever the result; E_MEMORY and not
