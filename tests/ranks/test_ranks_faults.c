@@ -62,6 +62,7 @@ static void test_calls(int wide)
                 s.shard = (gckpt_shard)shard;
                 s.feed = n % 3 ? WHOLE : PIECES;
                 s.blocking = call == RANKS_EXCHANGE && n % 4 == 2;
+                s.ahead = how % 2;
                 mishap bad = { .rank = -1, .silent = n % 5 == 1 };
                 do {
                     bad.fault =
@@ -117,6 +118,7 @@ static void test_own_errors(int wide)
             s.shard = (gckpt_shard)shard;
             s.feed = n % 2 ? PIECES : WHOLE;
             s.mode = n % 3 ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
+            s.ahead = n % 2 == 0;
             mishap bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
             common(&s, &bad, &want, GCKPT_E_DATA, "250");
             for (int differs = OTHER_ROWS; differs < DIFFERENCES; differs++) {
@@ -146,6 +148,7 @@ static void test_cancel(int wide)
             s.shard = (gckpt_shard)shard;
             s.rows = streams ? 1 : 1 + (int)(at % 2);
             s.feed = streams ? STREAM : at % 3 ? WHOLE : PIECES;
+            s.ahead = (int)(at / 3 % 2);
             mishap bad = { .rank = (int)(at / 2 % s.ranks), .cancel_at = at };
             if (run(&t, &s, &none, &w))
                 seen = t.out[bad.rank].seen;
