@@ -1,12 +1,14 @@
 #include "ask/own.h"
 #include "graph/graph.h"
 
-/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
-static size_t gckpti_arena_budget(const gckpti_planner *p)
+/* Bytes that a budget leaves for the arena, as many as can be addressed; *fits: what is resident
+ * fits into it, and be there no arena. */
+static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
 {
     size_t resident = gckpti_resident(p, NULL);
     size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
     size_t left = budget > resident ? budget - resident : 0;
+    *fits = budget >= resident;
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
@@ -44,8 +46,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                                           int drafted, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, too_large = 0;
-    size_t arena = gckpti_arena_budget(first), needed, own = SIZE_MAX;
+    int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
+    size_t arena = gckpti_arena_budget(first, &fits), needed, own = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
         uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
@@ -73,7 +75,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             } else if (p->own_work < once) {
                 once = p->own_work;
             }
-            if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+            if (fits && own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;
             drafted = 0;

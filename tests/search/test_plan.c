@@ -691,6 +691,27 @@ static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double 
     return hash;
 }
 
+/* A loss of an input alone needs no arena: the parameters' bytes are asked for all the same. */
+static void test_no_arena(void)
+{
+    const gckpt_init init = { 0.4f, 0, 0.1f };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8));
+    gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(8, 4), init), NULL);
+    const gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
+    for (size_t budget = 1; budget <= 128; budget += budget < 127 ? 126 : 1) {
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .budget = budget };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && g->least == 128
+                               : p && gckpt_plan_arena(p) == 0 && gckpt_plan_bytes(p) == 128,
+                  "%lu bytes: %s", (unsigned long)budget, gckpt_error_text(g));
+        gckpt_plan_free(p);
+    }
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 static void test_regulariser_alone(void)
 {
     static const int sizes[] = { 10, 100, 160,
@@ -734,6 +755,7 @@ int main(int argc, char **argv)
     if (first == 1 && scale >= 15) /* a third of the nets draws most of it */
         net_check_met();
     test_regulariser_alone();
+    test_no_arena();
     printf("%ld plans checked\n", checked);
     return check_report("test_plan");
 }
