@@ -277,7 +277,7 @@ run_check()
         tests=$(test_of plan search)
         shared=wide
         some="plan:1,150 search:100001,200"
-        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 150 && $B/$1-test_plan.exe shapes 0 7 300 ;;
+        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 60 && $B/$1-test_plan.exe shapes 0 7 300 ;;
     tests-wide | faults-wide)   # all cases and random tries of the tests that make test has a part of (check_tries;
         tests=                  # test_plan's: plans-wide; other checks here make as few tries as make test)
         some="core:wide fit:wide bf16:wide order:wide user_ops:wide offload:1,100 stage:1,12 threads:20000
@@ -580,7 +580,7 @@ run_check()
         linked "$1" examples/gpt.c || return 1
         for mode in store-all memory-poor segments sqrt; do
             for micro in 1 2 4 8; do
-                $B/$1 --steps 20 --batch 8 --eval-every 0 --checkpoint $mode --micro-batch $micro --json - \
+                $B/$1 --steps 10 --batch 8 --eval-every 0 --checkpoint $mode --micro-batch $micro --json - \
                     2> /dev/null | sed -n 's/.*"bytes":\([0-9]*\).*/\1/p; s/.*"bytes_measured":\([0-9]*\),"weights_hash":"\([0-9a-f]*\)".*/\1 \2/p' |
                     tr '\n' ' '
                 echo "$mode $micro"
