@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1352
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1367
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3264
+ *     >>search    what no schedule can do without; the least work for every budget            3269
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
@@ -2580,6 +2580,8 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
+/* Gives such an array back, if it is large: it is NULL then. */
+GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array);
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
@@ -3170,17 +3172,18 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
-static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. 0: it has not. */
+static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
 {
     gckpti_piece **link = &s->first, *piece;
     size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
     while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
         link = &piece->next;
     if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
-        return;
+        return 0;
     *link = piece->next;
     gckpti_resize(s->memory, piece, piece->size, 0);
+    return 1;
 }
 
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
@@ -3192,7 +3195,8 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    need = need > 2 * bytes ? need : 2 * bytes;
+    const size_t room = bytes > s->step && !s->memory->desc.memory ? bytes / 4 : bytes;
+    need = need > bytes + room ? need : bytes + room; /* little where all is given back */
     more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
     if (!more)
         return 0;
@@ -3204,6 +3208,17 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
     }
     memcpy(array, &more, sizeof more);
     return 1;
+}
+
+GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array)
+{
+    unsigned char *at;
+    size_t bytes = 0;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (at && gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
+        memset(array, 0, sizeof at); /* NULL */
 }
 
 /* >>base/sort */
@@ -22630,6 +22645,11 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
+    gckpti_unwant(&s->scratch, &s->move); /* a draft takes as much, and needs no moves */
+    gckpti_unwant(&s->scratch, &s->sorted);
+    gckpti_unwant(&s->scratch, &s->key);
+    gckpti_unwant(&s->scratch, &s->set);
+    gckpti_unwant(&s->scratch, &s->room.node);
     gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)

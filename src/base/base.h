@@ -168,6 +168,8 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
+/* Gives such an array back, if it is large: it is NULL then. */
+GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array);
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);

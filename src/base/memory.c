@@ -252,17 +252,18 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. */
-static void gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
+/* Gives back what was taken of `size` bytes at `at` if it has a piece for itself. 0: it has not. */
+static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, size_t size)
 {
     gckpti_piece **link = &s->first, *piece;
     size_t used = GCKPTI_PIECE_HEAD + gckpti_round_up(size, GCKPTI_ALIGN);
     while ((piece = *link) != NULL && (const unsigned char *)piece + GCKPTI_PIECE_HEAD != at)
         link = &piece->next;
     if (!piece || piece->used != used || piece == s->now || s->memory->desc.memory)
-        return;
+        return 0;
     *link = piece->next;
     gckpti_resize(s->memory, piece, piece->size, 0);
+    return 1;
 }
 
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
@@ -274,7 +275,8 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    need = need > 2 * bytes ? need : 2 * bytes;
+    const size_t room = bytes > s->step && !s->memory->desc.memory ? bytes / 4 : bytes;
+    need = need > bytes + room ? need : bytes + room; /* little where all is given back */
     more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
     if (!more)
         return 0;
@@ -286,4 +288,15 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
     }
     memcpy(array, &more, sizeof more);
     return 1;
+}
+
+GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array)
+{
+    unsigned char *at;
+    size_t bytes = 0;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (at && gckpti_scratch_return(s, at - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
+        memset(array, 0, sizeof at); /* NULL */
 }

@@ -8,6 +8,11 @@
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
+    gckpti_unwant(&s->scratch, &s->move); /* a draft takes as much, and needs no moves */
+    gckpti_unwant(&s->scratch, &s->sorted);
+    gckpti_unwant(&s->scratch, &s->key);
+    gckpti_unwant(&s->scratch, &s->set);
+    gckpti_unwant(&s->scratch, &s->room.node);
     gckpt_result result = gckpti_draft_runs(p, answer->run, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
