@@ -22462,7 +22462,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        const int tables = s->p->offloads ? GCKPTI_ALL
+        const int tables = s->p->offloads ? (int)GCKPTI_ALL
                            : s->p->units <= GCKPTI_SMALL || t->table[GCKPTI_ALL].last.n == 0;
         for (int c = 0; c < tables && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
@@ -22777,7 +22777,7 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
 {
     gckpti_answer *answer = &s->rung[k];
     gckpti_solve(s, k);
-    if (s->whole || answer->length == 0 || !gckpti_is_useless(s, answer, most)) {
+    if (s->whole || answer->length == 0 || !gckpti_is_useless(s, answer, SIZE_MAX / 4)) {
         gckpti_lay_rung(s, k);
         gckpti_consider(s, answer, gckpti_below(s, k), most);
         if (answer->tight)

@@ -140,7 +140,7 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
 {
     gckpti_answer *answer = &s->rung[k];
     gckpti_solve(s, k);
-    if (s->whole || answer->length == 0 || !gckpti_is_useless(s, answer, most)) {
+    if (s->whole || answer->length == 0 || !gckpti_is_useless(s, answer, SIZE_MAX / 4)) {
         gckpti_lay_rung(s, k);
         gckpti_consider(s, answer, gckpti_below(s, k), most);
         if (answer->tight)

@@ -276,7 +276,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        const int tables = s->p->offloads ? GCKPTI_ALL
+        const int tables = s->p->offloads ? (int)GCKPTI_ALL
                            : s->p->units <= GCKPTI_SMALL || t->table[GCKPTI_ALL].last.n == 0;
         for (int c = 0; c < tables && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
