@@ -82,8 +82,8 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
     return gckpti_try_late(s, s->bound->again);
 }
 
-/* An answer's schedule from all cuts of the instant that decides: the first that fits; in a small
- * graph else, or when it is not good enough, those that keep a little more, squeezed. */
+/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
+ * when it is not good enough, one that keeps a little more (three for a small graph), squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t)
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
@@ -97,7 +97,9 @@ static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const 
         if ((fits || tried == 0) && !gckpti_certified(s, answer))
             gckpti_improve(s, answer, 0);
     }
-    for (int part = 80; small && part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+    for (int part = small ? 80 : 40; part >= (small ? 20 : 40); part /= 2) {
+        if (gckpti_certified(s, answer))
+            return;
         cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
@@ -134,12 +136,13 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 }
 
 /* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
- * does not may be kept in part. */
+ * does not may be kept in part; with gaps that grow only, where all cuts were tried. */
 static void gckpti_solve_ties(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t,
                               const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
     int64_t room = answer->limit - t->gradients, ties = 0;
+    const int one = s->p->units > GCKPTI_SMALL && t->table[GCKPTI_ALL].last.n && !s->p->offloads;
     int cut = gckpti_cut_within(hull, room);
     if (cut < 0)
         return;
@@ -152,7 +155,7 @@ static void gckpti_solve_ties(gckpti_search *s, gckpti_answer *answer, const gck
     }
     for (int u = 0; u < s->p->units; u++)
         ties += s->fewer[u] && !s->more[u] ? s->p->unit[u].out + s->p->unit[u].aux : 0;
-    for (int way = 0; way < 3 && !s->p->failed; way++) {
+    for (int way = one; way < (one ? 2 : 3) && !s->p->failed; way++) {
         int64_t bytes = room - hull->cut[cut].bytes, over = 0;
         for (int tries = 0; tries < 2 && bytes >= 0; tries++, bytes -= over) {
             if (gckpti_certified(s, answer) || gckpti_spent(s))
@@ -262,9 +265,7 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
             s->deciders |= 1u << at;
 }
 
-/* Begins a rung: what its limit proves, and what cuts find; ties are kept in part where slower
- * memory has some, a graph is small, or not all cuts are known. Returns whether more may be found.
- */
+/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
 static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
 {
     int at;
@@ -276,9 +277,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, answer, t);
-        const int tables = s->p->offloads ? (int)GCKPTI_ALL
-                           : s->p->units <= GCKPTI_SMALL || t->table[GCKPTI_ALL].last.n == 0;
-        for (int c = 0; c < tables && !gckpti_certified(s, answer); c++)
+        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
             gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
     if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))
