@@ -276,7 +276,7 @@ run_check()
     plans-wide)
         tests=$(test_of plan search)
         shared=wide
-        some="plan:1,150 search:100001,200"
+        some="plan:1,90 search:100001,200"
         tests_with "$1" $plain && $B/$1-test_plan.exe 100001 60 && $B/$1-test_plan.exe shapes 0 7 300 ;;
     tests-wide | faults-wide)   # all cases and random tries of the tests that make test has a part of (check_tries;
         tests=                  # test_plan's: plans-wide; other checks here make as few tries as make test)
