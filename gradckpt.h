@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3268
+ *     >>search    what no schedule can do without; the least work for every budget            3274
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
@@ -20031,7 +20031,8 @@ enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_answer.state of a rung
 enum {
     GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
     GCKPTI_SMALL = 100, /* for which rungs are shaken, and each is a stage, too; */
-    GCKPTI_POOR = 400   /* for memory-poor (a quadratic list) */
+    GCKPTI_POOR = 400,  /* for memory-poor (a quadratic list); */
+    GCKPTI_MANY = 1000  /* for fine ladders and many seeds of the chain */
 };
 
 /* ---- search/stages.c ---- */
@@ -21934,8 +21935,8 @@ enum {
     GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
     GCKPTI_FINE = 1024,
     GCKPTI_TRIALS = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-};
+    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
+}; /* or, of up to GCKPTI_MANY units, 1/1000 of a step's work */
 
 /* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
@@ -22108,7 +22109,7 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
     size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
-    int rows = 0, small = s->p->units <= GCKPTI_SMALL;
+    int rows = 0, small = s->p->units <= GCKPTI_SMALL, many = s->p->units > GCKPTI_MANY;
     gckpti_want(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_want(&c->scratch, &c->first, (size_t)c->rows, sizeof(int));
     if (!s->p->failed)
@@ -22126,8 +22127,9 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
-        if (cost == GCKPTI_NEVER || (cost >= last && !again) ||
-            (!small && (int64_t)(m - before) * spaced < before))
+        int near = (int64_t)(m - before) * spaced < before &&
+                   (many || last - cost < (s->p->own_work + cost) / 1000);
+        if (cost == GCKPTI_NEVER || (cost >= last && !again) || (!small && near))
             continue;
         last = cost;
         before = m;
@@ -22431,8 +22433,8 @@ enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->p->gradient_between[0], least = s->bound->least;
-    int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
-    int every = (most - least) / s->grain <= 96;
+    int units = s->p->units, part = units <= 300 ? 40 : units <= GCKPTI_MANY ? 25 : 12, at;
+    int every = (most - least) / s->grain <= 96, fine = !every && part == 25;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
         gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
@@ -22442,6 +22444,10 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
         answer->limit = limit;
         if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
+        for (int halves = 0; fine && halves < 3; halves++) /* steep, and no list of all cuts */
+            if (gckpti_hulls_work(s->bound, limit - step, &at) -
+                    gckpti_hulls_work(s->bound, limit, &at) > s->enough)
+                step /= 2;
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         limit = limit - least > step ? limit - step : limit > least ? least : least - 1;

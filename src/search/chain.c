@@ -24,8 +24,8 @@ enum {
     GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
     GCKPTI_FINE = 1024,
     GCKPTI_TRIALS = 300000, /* items of lists looked at to find options, for all stages */
-    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-};
+    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8, */
+}; /* or, of up to GCKPTI_MANY units, 1/1000 of a step's work */
 
 /* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
@@ -198,7 +198,7 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
     size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
-    int rows = 0, small = s->p->units <= GCKPTI_SMALL;
+    int rows = 0, small = s->p->units <= GCKPTI_SMALL, many = s->p->units > GCKPTI_MANY;
     gckpti_want(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_want(&c->scratch, &c->first, (size_t)c->rows, sizeof(int));
     if (!s->p->failed)
@@ -216,8 +216,9 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
-        if (cost == GCKPTI_NEVER || (cost >= last && !again) ||
-            (!small && (int64_t)(m - before) * spaced < before))
+        int near = (int64_t)(m - before) * spaced < before &&
+                   (many || last - cost < (s->p->own_work + cost) / 1000);
+        if (cost == GCKPTI_NEVER || (cost >= last && !again) || (!small && near))
             continue;
         last = cost;
         before = m;

@@ -245,8 +245,8 @@ enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->p->gradient_between[0], least = s->bound->least;
-    int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
-    int every = (most - least) / s->grain <= 96;
+    int units = s->p->units, part = units <= 300 ? 40 : units <= GCKPTI_MANY ? 25 : 12, at;
+    int every = (most - least) / s->grain <= 96, fine = !every && part == 25;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
         gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
@@ -256,6 +256,10 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
         answer->limit = limit;
         if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
+        for (int halves = 0; fine && halves < 3; halves++) /* steep, and no list of all cuts */
+            if (gckpti_hulls_work(s->bound, limit - step, &at) -
+                    gckpti_hulls_work(s->bound, limit, &at) > s->enough)
+                step /= 2;
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         limit = limit - least > step ? limit - step : limit > least ? least : least - 1;

@@ -40,7 +40,8 @@ enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_answer.state of a rung
 enum {
     GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
     GCKPTI_SMALL = 100, /* for which rungs are shaken, and each is a stage, too; */
-    GCKPTI_POOR = 400   /* for memory-poor (a quadratic list) */
+    GCKPTI_POOR = 400,  /* for memory-poor (a quadratic list); */
+    GCKPTI_MANY = 1000  /* for fine ladders and many seeds of the chain */
 };
 
 /* ---- search/stages.c ---- */
