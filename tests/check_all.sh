@@ -746,6 +746,7 @@ esac
 printf '%s\n' unit "$@" unit | xargs -P "$JOBS" -I NAME sh "$0" --one NAME | tee $B/result.txt
 sh tests/times.sh $table > $B/times.txt || echo "FAIL times: see FAIL in the table" >> $B/result.txt
 cat $B/times.txt
+grep -h -e '^FAIL ' -e '  FAIL: ' $B/result.txt $B/times.txt # once more, where they are seen
 p=$(grep -c '^pass ' $B/result.txt)
 f=$(grep -c '^FAIL ' $B/result.txt)
 s=$(grep -c '^skip ' $B/result.txt)
