@@ -1,15 +1,18 @@
 #!/bin/sh
-# Which lines and branches of gradckpt.h the tests run: clang's source-based coverage on x86-64, merged over
-# `make test` and those checks of `make check` that run other lines. Prints a table by floor, then every
-# line and every side of a branch that nothing ran. Takes some 10 minutes on two cores.
-# Checks for symbols fail in such a build ("no heap"); other failures are real.
+# Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
+# with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
+# itself. Prints a table by floor, then each line and each side of a branch that nothing ran, but those that
+# tests/uncovered.txt has with a reason. Fails where a line is left over or branches are below BRANCHES %.
+# Takes some 25 minutes on two cores. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
-# A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is
-# what this build leaves out (#if). A function compiled for several instruction sets counts as run when one is.
+# A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
+# build leaves out (#if), nor an assertion. A function compiled for several instruction sets counts as run when one is.
+# With clang 18 or newer (CLANG=clang-19) also MC/DC: whether each condition of a decision was seen to decide alone.
+BRANCHES=98
 B=build/coverage
 CLANG=${CLANG:-clang}
 JOBS=${JOBS:-2}
@@ -23,16 +26,15 @@ tool() # tool NAME: the one that belongs to this clang
     exit 1
 }
 cov=$(tool llvm-cov) && profdata=$(tool llvm-profdata) || exit 1
+mcdc=
+[ "$version" -lt 18 ] || mcdc=-fcoverage-mcdc
 
-# A copy of the tree, so that build/ keeps its own programs; and compilers that instrument.
+# A copy of the tree, so that build/ keeps its own programs; and a compiler that instruments.
 root=$(pwd)
 [ $# -gt 0 ] && [ -d $B/tree ] || rm -rf $B
 mkdir -p $B/tree $B/bin $B/raw
-for c in "$CLANG" "$CLANG++"; do
-    path=$(command -v "$c") || continue
-    printf '#!/bin/sh\nexec %s -fprofile-instr-generate -fcoverage-mapping "$@"\n' "$path" > "$B/bin/$(basename "$c")"
-    chmod +x "$B/bin/$(basename "$c")"
-done
+printf '#!/bin/sh\nexec %s -fprofile-instr-generate -fcoverage-mapping %s "$@"\n' "$(command -v "$CLANG")" "$mcdc" > $B/bin/counting
+chmod +x $B/bin/counting
 LLVM_PROFILE_FILE=$root/$B/raw/%p-%m.profraw
 PATH=$root/$B/bin:$PATH
 export LLVM_PROFILE_FILE PATH
@@ -43,76 +45,108 @@ run() # run what a line says, in the copy
 }
 merge() # raw profiles are large: one file at a time
 {
-    ls $B/raw | grep -q . || return 0
     find $B/raw -name '*.profraw' > $B/list
+    [ -s $B/list ] || return 0
     [ ! -f $B/all.profdata ] || echo $B/all.profdata >> $B/list
     "$profdata" merge -sparse -f $B/list -o $B/new.profdata && mv $B/new.profdata $B/all.profdata &&
         rm -f $B/raw/*.profraw
 }
+make() # make with what all of it has: public names are linked with the files of src/, too (OF)
+{
+    run env MAKEFLAGS= make OF=rooms CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
+}
+# with NAME OPTIONS TEST ARGUMENTS...: a test, with the files of src/ built so
+with()
+{
+    at=build/$1
+    options="-O1 -std=gnu99 $2"
+    test=$3
+    shift 3
+    make -s -j"$JOBS" AT=$at CFLAGS="$options" OPENMP= $at/rooms.a &&
+        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED "$test" $at/rooms.a -lm -lpthread -o $at/test &&
+        run $at/test "$@"
+}
 
 if [ "$1" != report ]; then
-    cp -R Makefile README.md LICENSE gradckpt.h docs examples tests $B/tree
     if [ $# -gt 0 ]; then
         for name; do
-            run make -s "build/$name" CC="$CLANG" CFLAGS='-O1 -std=gnu99' LOOKS= && run "build/$name"
+            make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
         done
     else
-        TRIES=all run make test CC="$CLANG" CFLAGS='-O1 -std=gnu99' LOOKS= JOBS="$JOBS"
+        git ls-files | xargs cp --parents -t $B/tree
+        TRIES=all make CFLAGS='-O1 -std=gnu99' test
         merge
-        # what other builds run: soft fma, gpt with threads, plain C kernels (which need an fma at compile
-        # time), no OpenMP, refusals with fast kernels, no heap
-        CC=$CLANG run sh tests/check_all.sh hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA threads-gpt
-        run make -s -B build/test_kernels CC="$CLANG" CFLAGS='-O1 -mfma -std=gnu99' && run build/test_kernels 10
-        run "$CLANG" -O1 -std=gnu99 -I. tests/whole/test_refusals.c -lm -o build/refusals_fast &&
-            run build/refusals_fast
-        run "$CLANG" -O1 -std=gnu99 -I. tests/compile/no_heap.c -o build/no_heap && run build/no_heap
+        # what other builds run: soft fma, plain C kernels (which need an fma at compile time), no heap
+        with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
+        with plain -mfma tests/cpu/test_kernels.c 10
+        with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
     fi
     merge
 fi
 
 # Every instrumented program; the first goes without -object.
 objects=
-for f in $(find $B/tree/build -type f -perm -100 ! -name '*.sh'); do
+for f in $(find $B/tree/build -type f -perm -100 ! -name '*.sh' ! -name '*.o'); do
     "$cov" export -summary-only -instr-profile $B/all.profdata "$f" > /dev/null 2>&1 && objects="$objects -object $f"
 done
 objects=${objects# -object }
 # shellcheck disable=SC2086
 "$cov" show -show-branches=count -show-instantiations=false -use-color=false -instr-profile $B/all.profdata $objects \
-    $B/tree/gradckpt.h > $B/show.txt 2> $B/show.err
+    $(find $B/tree/src -name '*.[ch]') > $B/show.txt 2> $B/show.err
 
-awk -v total=0 '
+awk -v limit=$BRANCHES -v mcdc="$mcdc" '
 function known(count) { return count != "" }
-FNR == NR { # the header: floors, and which function a line is in
-    if (match($0, /^( \*|\/\*) >>[a-z]+/)) {
-        name = substr($0, RSTART, RLENGTH)
-        sub(/.*>>/, "", name)
-        if (!(name in begun))
-            order[++floors] = name
-        begun[name] = 1
+FILENAME == "tests/uncovered.txt" {     # FILE: code of the line: why
+    if (/^#/ || !NF)
+        next
+    split($0, part, / ::: /)
+    sub(/^ +/, "", part[2])
+    listed[part[1] SUBSEP part[2]] = part[3]
+    next
+}
+FILENAME == "src/ORDER" {
+    if (sub("/$", "", $1))
+        order[++floors] = $1
+    next
+}
+/^[^ ].*\.[ch]:$/ {
+    file = $0
+    sub(/:$/, "", file)
+    sub(/.*\/tree\/src\//, "", file)
+    if (!(file in number)) {
+        number[file] = ++files
+        name[files] = file
     }
-    if ($0 ~ /^[a-zA-Z].*\(/ && $0 !~ /;$/) {
-        at = $0
-        sub(/\(.*/, "", at)
-        sub(/.*[ *]/, "", at)
-    }
-    floor[FNR] = order[floors]
-    within[FNR] = at
-    code[FNR] = $0
     next
 }
 match($0, /^ *[0-9]+\| *[0-9.]*[kMGTPEZ]?\|/) {
     split($0, part, "|")
     line = part[1] + 0
     gsub(/ /, "", part[2])
-    if (known(part[2]) && !(line in seen)) {
-        seen[line] = 1
-        hit[line] = part[2] != "0"
+    at = file SUBSEP line
+    text = substr($0, RLENGTH + 1)
+    if (text ~ /^[a-zA-Z].*\(/ && text !~ /;$/) {
+        within = text
+        sub(/\(.*/, "", within)
+        sub(/.*[ *]/, "", within)
     }
+    sub(/^ +/, "", text)
+    code[at] = text
+    function_of[at] = within
+    last[file] = line > last[file] ? line : last[file]
+    if (known(part[2]) && !(at in seen)) {
+        seen[at] = 1
+        hit[at] = part[2] != "0"
+    }
+    next
 }
 /Branch \([0-9]+:[0-9]+\): \[True: / {
     match($0, /\([0-9]+:[0-9]+\)/)
-    place = substr($0, RSTART + 1, RLENGTH - 2)
+    place = file SUBSEP substr($0, RSTART + 1, RLENGTH - 2)
     split($0, part, /True: |, False: |\]/)
+    split(place, part2, /:/)
+    if (code[part2[1]] ~ /assert\(/)
+        next
     if (!(place in sides)) {
         sides[place] = 0
         places[++branches] = place
@@ -121,20 +155,22 @@ match($0, /^ *[0-9]+\| *[0-9.]*[kMGTPEZ]?\|/) {
     no[place] = no[place] || part[3] != "0"
 }
 END {
-    for (line in seen) {
-        s = floor[line]
+    for (at in seen) {
+        split(at, part, SUBSEP)
+        s = part[1]
+        sub(/\/.*/, "", s)
         lines[s]++
-        lines_hit[s] += hit[line]
+        lines_hit[s] += hit[at]
     }
     for (i = 1; i <= branches; i++) {
-        split(places[i], part, ":")
-        s = floor[part[1]]
+        split(places[i], part, /:/)
+        s = places[i]
+        sub(/\/.*/, "", s)
         all[s] += 2
         all_hit[s] += yes[places[i]] + no[places[i]]
-        if (!yes[places[i]] || !no[places[i]]) {
+        if (!yes[places[i]] || !no[places[i]])
             gap[part[1]] = gap[part[1]] " " part[2] \
                 (!yes[places[i]] && !no[places[i]] ? "" : yes[places[i]] ? " never false" : " never true") ";"
-        }
     }
     printf "%-14s%8s%10s%10s%12s\n", "floor", "lines", "run %", "branches", "taken %"
     for (i = 1; i <= floors; i++) {
@@ -145,12 +181,38 @@ END {
             all[s] ? 100 * all_hit[s] / all[s] : 100
         t[1] += lines[s]; t[2] += lines_hit[s]; t[3] += all[s]; t[4] += all_hit[s]
     }
+    if (!t[3]) { print "nothing was counted"; exit 1 }
     printf "%-14s%8d%10.2f%10d%12.2f\n\n", "all", t[1], 100 * t[2] / t[1], t[3], 100 * t[4] / t[3]
-    print "Not run, and branches that went one way (columns):"
-    for (line = 1; line <= FNR * 100 && line in code; line++)
-        if ((line in seen && !hit[line]) || line in gap)
-            printf "%s %d %s: %s%s\n", (line in seen && !hit[line]) ? "line  " : "branch", line, within[line], code[line],
-                line in gap ? "   <-" gap[line] : ""
-}' gradckpt.h $B/show.txt > $B/coverage.txt
+    for (f = 1; f <= files; f++)
+        for (line = 1; line <= last[name[f]]; line++) {
+            at = name[f] SUBSEP line
+            missed = (at in seen) && !hit[at]
+            why = listed[name[f] SUBSEP code[at]]
+            used[name[f] SUBSEP code[at]] = missed
+            if (missed && why == "")
+                left++
+            if (missed || at in gap)
+                printf "%s %s:%d %s: %s%s%s\n", missed ? "line  " : "branch", name[f], line, function_of[at], code[at],
+                    at in gap ? "   <-" gap[at] : "", why == "" ? "" : "   (" why ")"
+        }
+    for (at in listed)
+        if (!used[at]) {
+            split(at, part, SUBSEP)
+            print "tests/uncovered.txt: is run, or is no more: " part[1] ": " part[2]
+            stale++
+        }
+    printf "\n%d lines that nothing ran have no reason in tests/uncovered.txt; %.2f %% of branches, of %d\n", left, 100 * t[4] / t[3], limit
+    exit left > 0 || stale > 0 || 100 * t[4] / t[3] < limit
+}' tests/uncovered.txt src/ORDER $B/show.txt > $B/coverage.txt
+status=$?
 sed '/^$/q' $B/coverage.txt
+tail -n 1 $B/coverage.txt
+if [ -n "$mcdc" ]; then # of numerics, layout, readers of files
+    # shellcheck disable=SC2086
+    "$cov" report -show-mcdc-summary -show-region-summary=false -instr-profile $B/all.profdata $objects \
+        $(find $B/tree/src/num $B/tree/src/files -name '*.[ch]') $B/tree/src/plan/place.c $B/tree/src/tables/file.c \
+        > $B/mcdc.txt 2>> $B/show.err
+    sed -n '1p;$p' $B/mcdc.txt
+fi
 echo "every line and side that nothing ran: $B/coverage.txt"
+exit $status
