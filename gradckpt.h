@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3274
+ *     >>search    what no schedule can do without; the least work for every budget            3282
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
@@ -19863,7 +19863,8 @@ typedef struct gckpti_answer {
     size_t arena;                /* 0 until it is laid out; then */
     uint64_t again, moved;       /* of what is computed again; of copies */
     uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
-    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
+    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
+    int between;                 /* or it lies near others, and is looked at as it is */
     struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
     struct gckpti_answer *ahead; /* the same with reloads ahead and holds (gckpti_hide) */
 } gckpti_answer;
@@ -20833,16 +20834,18 @@ static int gckpti_same_items(const gckpti_span *run, const int *item, int length
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s)
+GCKPTI_FN void gckpti_seed(gckpti_search *s, int between)
 {
     const gckpti_schedule *t = &s->now;
     int dominated = 0;
     if (!gckpti_take_made(s))
         return;
     for (int i = 0; i < s->seeds; i++) {
-        const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
+        gckpti_answer *q = &s->seed[i];
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length)) {
+            q->between = q->between && between;
             return;
+        }
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
     gckpti_answer *answer = gckpti_answer_new(s, &s->seed, &s->seeds);
@@ -20850,6 +20853,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     gckpti_answer_store(s, answer, &s->now);
     answer->dominated = dominated;
+    answer->between = between;
 }
 #endif
 
@@ -22121,20 +22125,21 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
                 rows++;
             }
     s->items += (int64_t)cells * c->n / 24;
-    int spaced = GCKPTI_SEEDS / s->p->units;
+    int spaced = GCKPTI_SEEDS / s->p->units; /* 8 to 50 */
     spaced = spaced < 8 ? 8 : spaced > 50 ? 50 : spaced;
-    uint64_t last = UINT64_MAX;
+    uint64_t last = UINT64_MAX, apart = last; /* of the last seed; of the last not between */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
-        int near = (int64_t)(m - before) * spaced < before &&
-                   (many || last - cost < (s->p->own_work + cost) / 1000);
-        if (cost == GCKPTI_NEVER || (cost >= last && !again) || (!small && near))
+        int again = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
+        int seed = (cost < apart || again) && (small || (int64_t)(m - before) * spaced >= before);
+        int between = !seed && !many && cost < last - (s->p->own_work + cost) / 1000;
+        if (cost == GCKPTI_NEVER || !(seed || between))
             continue;
         last = cost;
-        before = m;
+        if (seed)
+            apart = cost, before = m;
         gckpti_emit_table(c, m);
-        gckpti_seed(s);
+        gckpti_seed(s, between);
     }
 }
 
@@ -22377,14 +22382,15 @@ static void gckpti_sink_seeds(gckpti_search *s)
     const gckpti_planner *p = s->p;
     uint64_t least = UINT64_MAX;
     for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
-        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
-            s->seed[i].extra / 4 > p->least_work)
+        const gckpti_answer *seed = &s->seed[i];
+        if (seed->between || seed->extra / 8 * 7 >= least || seed->extra < p->least_work / 4 ||
+            seed->extra / 4 > p->least_work)
             continue;
-        least = s->seed[i].extra < least ? s->seed[i].extra : least;
+        least = seed->extra < least ? seed->extra : least;
         tried++;
-        int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
+        int64_t limit = seed->peak - (seed->peak - p->gradient_between[0]) / 1000 - 1;
         gckpti_answer *answer =
-            gckpti_press(s, &s->seed[i], limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
+            gckpti_press(s, seed, limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
         if (answer)
             gckpti_answer_store(s, answer, &s->now);
     }
@@ -22399,16 +22405,16 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
     s->items = s->looked = 0;
     gckpti_make_store_all(p);
-    gckpti_seed(s);
+    gckpti_seed(s, 0);
     int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
     gckpti_make_late(p, 0);
-    gckpti_seed(s);
+    gckpti_seed(s, 0);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         int group = i < groups ? gckpti_group(p, i) : 0;
         if ((i >= n && p->variant.order) || (i < groups && !group))
             continue;
         gckpti_make_segments(p, group);
-        gckpti_seed(s);
+        gckpti_seed(s, 0);
     }
     for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
         if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
@@ -22417,7 +22423,7 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     }
     if (s->p->units <= GCKPTI_POOR && !p->failed) {
         gckpti_make_late(p, -1);
-        gckpti_seed(s);
+        gckpti_seed(s, 0);
     }
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
@@ -22446,7 +22452,7 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
         for (int halves = 0; fine && halves < 3; halves++) /* steep, and no list of all cuts */
             if (gckpti_hulls_work(s->bound, limit - step, &at) -
-                    gckpti_hulls_work(s->bound, limit, &at) > s->enough)
+                    gckpti_hulls_work(s->bound, limit, &at) > 2 * s->enough)
                 step /= 2;
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
@@ -22496,7 +22502,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = s->attempts = 0;
     answer->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
-        if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
+        if (!s->seed[above].between && (best < 0 || s->seed[above].extra <= s->seed[best].extra))
             best = above;
     }
     for (int i = above, most = GCKPTI_TRIED; exact && i-- > 0 && most > 0;)
@@ -22508,13 +22514,15 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     }
     if (gckpti_follows(s, k) && s->rung[k - 1].length == 0)
         return; /* with more bytes nothing was found */
-    for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++)
-        if (s->seed[above].extra / 8 * 7 <= least && s->seed[above].extra / 4 <= s->p->least_work &&
-            gckpti_answer_load(s, &s->seed[above])) {
-            least = s->seed[above].extra < least ? s->seed[above].extra : least;
+    for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++) {
+        const gckpti_answer *seed = &s->seed[above];
+        if (!seed->between && seed->extra / 8 * 7 <= least &&
+            seed->extra / 4 <= s->p->least_work && gckpti_answer_load(s, seed)) {
+            least = seed->extra < least ? seed->extra : least;
             gckpti_improve(s, answer, 0);
             tried++;
         }
+    }
     for (int how = 0; how <= exact && gckpti_follows(s, k); how++)
         if (gckpti_answer_load(s, &s->rung[k - 1]))
             gckpti_improve(s, answer, how);

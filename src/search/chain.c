@@ -210,20 +210,21 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
                 rows++;
             }
     s->items += (int64_t)cells * c->n / 24;
-    int spaced = GCKPTI_SEEDS / s->p->units;
+    int spaced = GCKPTI_SEEDS / s->p->units; /* 8 to 50 */
     spaced = spaced < 8 ? 8 : spaced > 50 ? 50 : spaced;
-    uint64_t last = UINT64_MAX;
+    uint64_t last = UINT64_MAX, apart = last; /* of the last seed; of the last not between */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
-        int near = (int64_t)(m - before) * spaced < before &&
-                   (many || last - cost < (s->p->own_work + cost) / 1000);
-        if (cost == GCKPTI_NEVER || (cost >= last && !again) || (!small && near))
+        int again = small && c->step == s->grain && cost == apart; /* it may lie in fewer bytes */
+        int seed = (cost < apart || again) && (small || (int64_t)(m - before) * spaced >= before);
+        int between = !seed && !many && cost < last - (s->p->own_work + cost) / 1000;
+        if (cost == GCKPTI_NEVER || !(seed || between))
             continue;
         last = cost;
-        before = m;
+        if (seed)
+            apart = cost, before = m;
         gckpti_emit_table(c, m);
-        gckpti_seed(s);
+        gckpti_seed(s, between);
     }
 }
 

@@ -189,14 +189,15 @@ static void gckpti_sink_seeds(gckpti_search *s)
     const gckpti_planner *p = s->p;
     uint64_t least = UINT64_MAX;
     for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
-        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
-            s->seed[i].extra / 4 > p->least_work)
+        const gckpti_answer *seed = &s->seed[i];
+        if (seed->between || seed->extra / 8 * 7 >= least || seed->extra < p->least_work / 4 ||
+            seed->extra / 4 > p->least_work)
             continue;
-        least = s->seed[i].extra < least ? s->seed[i].extra : least;
+        least = seed->extra < least ? seed->extra : least;
         tried++;
-        int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
+        int64_t limit = seed->peak - (seed->peak - p->gradient_between[0]) / 1000 - 1;
         gckpti_answer *answer =
-            gckpti_press(s, &s->seed[i], limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
+            gckpti_press(s, seed, limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
         if (answer)
             gckpti_answer_store(s, answer, &s->now);
     }
@@ -211,16 +212,16 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
     s->items = s->looked = 0;
     gckpti_make_store_all(p);
-    gckpti_seed(s);
+    gckpti_seed(s, 0);
     int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
     gckpti_make_late(p, 0);
-    gckpti_seed(s);
+    gckpti_seed(s, 0);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         int group = i < groups ? gckpti_group(p, i) : 0;
         if ((i >= n && p->variant.order) || (i < groups && !group))
             continue;
         gckpti_make_segments(p, group);
-        gckpti_seed(s);
+        gckpti_seed(s, 0);
     }
     for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
         if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
@@ -229,7 +230,7 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     }
     if (s->p->units <= GCKPTI_POOR && !p->failed) {
         gckpti_make_late(p, -1);
-        gckpti_seed(s);
+        gckpti_seed(s, 0);
     }
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
@@ -258,7 +259,7 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
         for (int halves = 0; fine && halves < 3; halves++) /* steep, and no list of all cuts */
             if (gckpti_hulls_work(s->bound, limit - step, &at) -
-                    gckpti_hulls_work(s->bound, limit, &at) > s->enough)
+                    gckpti_hulls_work(s->bound, limit, &at) > 2 * s->enough)
                 step /= 2;
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
@@ -308,7 +309,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = s->attempts = 0;
     answer->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
-        if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
+        if (!s->seed[above].between && (best < 0 || s->seed[above].extra <= s->seed[best].extra))
             best = above;
     }
     for (int i = above, most = GCKPTI_TRIED; exact && i-- > 0 && most > 0;)
@@ -320,13 +321,15 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     }
     if (gckpti_follows(s, k) && s->rung[k - 1].length == 0)
         return; /* with more bytes nothing was found */
-    for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++)
-        if (s->seed[above].extra / 8 * 7 <= least && s->seed[above].extra / 4 <= s->p->least_work &&
-            gckpti_answer_load(s, &s->seed[above])) {
-            least = s->seed[above].extra < least ? s->seed[above].extra : least;
+    for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++) {
+        const gckpti_answer *seed = &s->seed[above];
+        if (!seed->between && seed->extra / 8 * 7 <= least &&
+            seed->extra / 4 <= s->p->least_work && gckpti_answer_load(s, seed)) {
+            least = seed->extra < least ? seed->extra : least;
             gckpti_improve(s, answer, 0);
             tried++;
         }
+    }
     for (int how = 0; how <= exact && gckpti_follows(s, k); how++)
         if (gckpti_answer_load(s, &s->rung[k - 1]))
             gckpti_improve(s, answer, how);

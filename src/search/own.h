@@ -126,7 +126,7 @@ GCKPTI_FN gckpti_answer *gckpti_answer_new(gckpti_search *s, gckpti_answer **ans
 GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_answer *answer);
 GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answer);
 GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context);
-GCKPTI_FN void gckpti_seed(gckpti_search *s);
+GCKPTI_FN void gckpti_seed(gckpti_search *s, int between);
 
 /* search/squeeze.c */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);

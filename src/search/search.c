@@ -280,16 +280,18 @@ static int gckpti_same_items(const gckpti_span *run, const int *item, int length
 }
 
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s)
+GCKPTI_FN void gckpti_seed(gckpti_search *s, int between)
 {
     const gckpti_schedule *t = &s->now;
     int dominated = 0;
     if (!gckpti_take_made(s))
         return;
     for (int i = 0; i < s->seeds; i++) {
-        const gckpti_answer *q = &s->seed[i];
-        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length))
+        gckpti_answer *q = &s->seed[i];
+        if (q->length == t->length && gckpti_same_items(q->run, t->item, t->length)) {
+            q->between = q->between && between;
             return;
+        }
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
     gckpti_answer *answer = gckpti_answer_new(s, &s->seed, &s->seeds);
@@ -297,5 +299,6 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
         return;
     gckpti_answer_store(s, answer, &s->now);
     answer->dominated = dominated;
+    answer->between = between;
 }
 #endif

@@ -108,7 +108,8 @@ typedef struct gckpti_answer {
     size_t arena;                /* 0 until it is laid out; then */
     uint64_t again, moved;       /* of what is computed again; of copies */
     uint64_t time;               /* where it is laid out: all of it, above what repeats nothing */
-    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
+    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work; */
+    int between;                 /* or it lies near others, and is looked at as it is */
     struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
     struct gckpti_answer *ahead; /* the same with reloads ahead and holds (gckpti_hide) */
 } gckpti_answer;
