@@ -7,9 +7,11 @@ The device is a loop device on a file of FUSE, which is this program: what the k
 and a flush there) is a list. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on it, one process each; marks in the
 list say when each began and had returned. Then the power is cut: behind every entry of the list, all that stands
 before written; and TRIES times behind a random entry, where of each 4096 bytes written since the last flush any of the
-versions is there, the oldest too, or (one in four) sectors of 512 of two of them. Each time the image is mounted, which
-recovers the journal, and PROGRAM loads: it must find the last state whose save had returned, or the one being saved.
-At every 16th, the next save must go well, too, and be what is loaded. Needs root, /dev/fuse and a free loop device.
+versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where the file system then does not
+mount (ext4 expects of devices that its superblock is never torn), these blocks are whole, and it is counted. Each time
+the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last state whose save had
+returned, or the one being saved. At every 16th, the next save must go well, too, and be what is loaded. Needs root,
+/dev/fuse and a free loop device.
 
 Prints one line of counts; status 1: something else came out; 77: it cannot be done here."""
 import ctypes
@@ -171,7 +173,7 @@ class Cutter:
         self.log, self.before, self.marks = record(work, program, kind, fs, options, saves)
         self.image, self.folder = work + "/image", work + "/mounted"
         self.counts = {"old": 0, "new": 0}
-        self.wrong, self.again = [], 0
+        self.wrong, self.again, self.torn = [], 0, 0
 
     def allowed(self, cut):
         """The states that may come out, the last that had returned first; 0: none was saved yet."""
@@ -179,11 +181,12 @@ class Cutter:
         begun = max([n for at, n, over in self.marks if not over and at <= cut], default=0)
         return done, begun
 
-    def look(self, what, blocks, cut):
+    def look(self, what, blocks, cut, torn=None):
+        """Cuts, with `blocks`; of these, `torn` as they are there instead."""
         old, new = self.allowed(cut)
         with open(self.image, "wb") as image:
             image.truncate(SIZES[self.fs])
-            for i, data in blocks.items():
+            for i, data in {**blocks, **(torn or {})}.items():
                 image.seek(i * BLOCK)
                 image.write(data)
         again = (sum(self.counts.values()) + len(self.wrong)) % 16 == 15
@@ -194,7 +197,11 @@ class Cutter:
             finally:
                 loop.release()
         except OSError as error:
-            self.wrong.append("%s: %s" % (what, error))
+            if torn:
+                self.torn += 1
+                self.look(what, blocks, cut)
+            else:
+                self.wrong.append("%s: %s" % (what, error))
             return
         try:
             found = self.load()
@@ -242,13 +249,13 @@ class Cutter:
             for entry in self.log[flushed:cut]:
                 for k in write(now, entry):
                     versions.setdefault(k, [blocks.get(k, bytes(BLOCK))]).append(now[k])
+            torn = {}
             for k, of in versions.items():
-                block = draw.choice(of)
-                if draw.randrange(4) == 0:  # torn
-                    other = draw.choice(of)
-                    block = b"".join(draw.choice((block, other))[s:s + 512] for s in range(0, BLOCK, 512))
-                blocks[k] = block
-            self.look("reordered %d, behind entry %d" % (i, cut), blocks, cut)
+                blocks[k] = draw.choice(of)
+                if draw.randrange(4) == 0:
+                    two = blocks[k], draw.choice(of)
+                    torn[k] = b"".join(draw.choice(two)[s:s + 512] for s in range(0, BLOCK, 512))
+            self.look("reordered %d, behind entry %d" % (i, cut), blocks, cut, torn)
 
 
 def write(blocks, entry):
@@ -287,9 +294,10 @@ def main():
     writes = sum(entry is not None for entry in cutter.log)
     for line in cutter.wrong[:10]:
         print("    " + line)
-    print("%s on %s: %d saves, %d writes, %d flushes; %d prefixes, %d reordered: %d old, %d new, %d wrong; saved again: %d" %
+    print("%s on %s: %d saves, %d writes, %d flushes; %d prefixes, %d reordered: %d old, %d new, %d wrong; %d torn too far to "
+          "mount, then whole; saved again: %d" %
           (kind, sys.argv[3], saves, writes, len(cutter.log) - writes, prefixes, tries, cutter.counts["old"],
-           cutter.counts["new"], len(cutter.wrong), cutter.again))
+           cutter.counts["new"], len(cutter.wrong), cutter.torn, cutter.again))
     return len(cutter.wrong) > 0
 
 

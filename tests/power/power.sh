@@ -21,10 +21,9 @@ command -v python3 > /dev/null || skip "no python3"
 mkdir -p $B
 if [ -z "$LINKED" ]; then
     MAKEFLAGS= make -s build/gradckpt.o || exit 1
-    LINKED="${CC:-cc} -O1 -std=gnu99 -DGRADCKPT_IMPLEMENTED -I. build/gradckpt.o -fopenmp"
+    LINKED="${CC:-cc} -O1 -std=gnu99 -DGRADCKPT_IMPLEMENTED -I. build/gradckpt.o $(grep -o -e -fopenmp build/options)"
 fi
-$LINKED -DPLAN_CHECK_OFF='"only saves count"' -Itests -Iexamples tests/power/saves.c build/gradckpt.o -lm -lpthread \
-    -o $B/saves || exit 1
+$LINKED -DPLAN_CHECK_OFF='"only saves count"' -Itests -Iexamples tests/power/saves.c -lm -lpthread -o $B/saves || exit 1
 export OMP_NUM_THREADS=1
 failed=0 ran=0
 cut() # cut FS KIND SAVES TRIES
