@@ -19,15 +19,25 @@
 #include "ranks/rank_threads.h"
 #include "rig.h"
 
-enum { BATCH = 8, IN = 6, NARROW = 24, WIDE = 256, SHAPES = 3, LIFE = 50, PATHS = 8, SHORT = 600, CROWDED = 60 };
+enum {
+    BATCH = 8,
+    IN = 6,
+    NARROW = 24,
+    WIDE = 256,
+    SHAPES = 3,
+    LIFE = 50,
+    PATHS = 8,
+    SHORT = 600,
+    CROWDED = 60
+};
 static const char path[] = "long.safetensors";
 static heap mem;
 
 typedef struct {
     gckpt_mode mode;
-    int64_t rows;   /* of a micro-batch */
-    int budget;     /* 1: half way between store-all and the least */
-    int wide;       /* 1: enough work for threads to be woken */
+    int64_t rows; /* of a micro-batch */
+    int budget;   /* 1: half way between store-all and the least */
+    int wide;     /* 1: enough work for threads to be woken */
     int threads, leaves;
     const gckpt_ranks *ranks;
     const gckpt_exec_desc *with;
@@ -57,12 +67,17 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
     for (int i = 0; i < 4; i++) {
         const char name[] = { 'w', (char)('0' + i), 0 };
         gckpt_segment_begin(g);
-        h = gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(i ? wide : IN, i == 3 ? IN : wide), init), NULL);
+        h = gckpt_linear(
+            h, gckpt_param(g, name, gckpt_shape2(i ? wide : IN, i == 3 ? IN : wide), init), NULL);
         h = i == 3 ? h : gckpt_tanh(h);
         gckpt_segment_end(g);
     }
     gckpt_term loss = { gckpt_mean_squared_error(gckpt_dropout(h, 0.1f), y), 1, 0 };
-    gckpt_plan_desc d = { .memory = *memory, .mode = w->mode, .batch = BATCH, .threads = w->threads, .leaves = w->leaves };
+    gckpt_plan_desc d = { .memory = *memory,
+                          .mode = w->mode,
+                          .batch = BATCH,
+                          .threads = w->threads,
+                          .leaves = w->leaves };
     if (w->budget) {
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *least = gckpt_plan_new(g, &loss, 1, &d);
@@ -123,8 +138,9 @@ static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
         gckpt_plan_share(t->p[shape], BATCH, rank, &first);
         const gckpt_feed feeds[] = { { 0, x + first * row }, { 1, y + first * row } };
         gckpt_exec *e = t->e[shape];
-        const gckpt_result result = profile ? gckpt_profile_step(e, feeds, 2, BATCH, &hyper, &profile[shape])
-                                            : gckpt_step(e, feeds, 2, BATCH, &hyper, NULL);
+        const gckpt_result result =
+            profile ? gckpt_profile_step(e, feeds, 2, BATCH, &hyper, &profile[shape])
+                    : gckpt_step(e, feeds, 2, BATCH, &hyper, NULL);
         if (result != GCKPT_OK)
             fail(t, "step", e);
     }
@@ -158,40 +174,47 @@ static long resident(void)
 /* In lives; the peak of memory and of the process must be reached in the first tenth. */
 static uint64_t by_lives(uint64_t steps)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT, GCKPT_SEGMENTS, GCKPT_AUTO };
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
+                                        GCKPT_SEGMENTS, GCKPT_AUTO };
     file saved = { 0 };
     uint64_t hash = 0;
     size_t peak = 0;
     long lives = 0, by_path = 0, kilobytes = 0;
     int failed = 0;
     for (uint64_t end = 0; end < steps && !failed; lives++) {
-        const way w = { .mode = modes[lives % 5], .rows = 1 << lives % 4, .budget = lives % 5 == 4, .threads = 1 };
+        const way w = {
+            .mode = modes[lives % 5], .rows = 1 << lives % 4, .budget = lives % 5 == 4, .threads = 1
+        };
         training t = { .s = store_new() };
         end = end + LIFE < steps ? end + LIFE : steps;
         saved.at = 0;
-        if (lives && lives % PATHS == 0 ? gckpt_store_load(t.s, path) != GCKPT_OK
-                                        : lives && gckpt_store_read(t.s, file_read, &saved, saved.size) != GCKPT_OK)
+        if (lives && lives % PATHS == 0
+                ? gckpt_store_load(t.s, path) != GCKPT_OK
+                : lives && gckpt_store_read(t.s, file_read, &saved, saved.size) != GCKPT_OK)
             fail(&t, "load", t.s);
         if (open_training(&t, &w))
             run_to(&t, end, 0, NULL);
         saved.size = 0;
         if (!t.failed && gckpt_store_write(t.s, file_write, &saved) != GCKPT_OK)
             fail(&t, "write", t.s);
-        if (!t.failed && (lives + 1) % PATHS == 0 && ++by_path && gckpt_store_save(t.s, path) != GCKPT_OK)
+        if (!t.failed && (lives + 1) % PATHS == 0 && ++by_path &&
+            gckpt_store_save(t.s, path) != GCKPT_OK)
             fail(&t, "save", t.s);
         hash = t.failed ? 0 : gckpt_store_hash(t.s);
         failed = t.failed;
         close_training(&t);
-        CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0, "life %ld: %lu bytes", lives,
-                  (unsigned long)mem.live);
+        CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0, "life %ld: %lu bytes",
+                  lives, (unsigned long)mem.live);
         if (end <= steps / 10) {
             peak = mem.peak;
             kilobytes = resident();
         }
     }
-    printf("%ld lives, %ld of them saved by path; %ld allocations; peak %lu bytes, behind a tenth %lu; resident at "
-           "most %ld KB, %ld\n",
-           lives, by_path, mem.calls, (unsigned long)mem.peak, (unsigned long)peak, resident(), kilobytes);
+    printf(
+        "%ld lives, %ld of them saved by path; %ld allocations; peak %lu bytes, behind a tenth %lu; resident at "
+        "most %ld KB, %ld\n",
+        lives, by_path, mem.calls, (unsigned long)mem.peak, (unsigned long)peak, resident(),
+        kilobytes);
     CHECK(steps < 10000 || (mem.peak == peak && resident() <= kilobytes + 256));
     free(saved.bytes);
     remove(path);
@@ -243,11 +266,13 @@ static double odd_clock(void *user)
 static double jumping_clock(void *user)
 {
     static long calls;
-    return ranks_clock(user) + (__atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) % 5 == 3 ? RANKS_TIMEOUT / 2.0 : 0);
+    return ranks_clock(user) +
+           (__atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) % 5 == 3 ? RANKS_TIMEOUT / 2.0 : 0);
 }
 
 /* ---- ranks, one of them slow ---- */
-static int slow_exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive, size_t receive_bytes)
+static int slow_exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive,
+                         size_t receive_bytes)
 {
     usleep(300);
     return ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
@@ -267,7 +292,9 @@ static void rank_body(ranks_world *world, int rank, void *context)
     engine->clock = jumping_clock;
     if (rank == world->size - 1)
         engine->exchange = slow_exchange;
-    const way w = { .mode = modes[v->shard % 3], .rows = 1, .threads = 1, .leaves = 4, .ranks = engine };
+    const way w = {
+        .mode = modes[v->shard % 3], .rows = 1, .threads = 1, .leaves = 4, .ranks = engine
+    };
     training t = { .s = gckpt_store_new(&d) };
     if (gckpt_store_ranks(t.s, rank, world->size, (gckpt_shard)v->shard) != GCKPT_OK ||
         (v->loads && gckpt_ranks_load(t.s, path) != GCKPT_OK))
@@ -308,7 +335,8 @@ static uint64_t by_ranks(uint64_t steps, int stretches)
 
 static void same(const char *what, uint64_t steps, uint64_t hash, uint64_t want)
 {
-    printf("%-46s %8llu steps  %016llx\n", what, (unsigned long long)steps, (unsigned long long)hash);
+    printf("%-46s %8llu steps  %016llx\n", what, (unsigned long long)steps,
+           (unsigned long long)hash);
     fflush(stdout);
     CHECK_MSG(hash && hash == want, "%s: other weights", what);
 }

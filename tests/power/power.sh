@@ -31,7 +31,7 @@ cut() # cut FS KIND SAVES TRIES
     python3 tests/power/blocks.py $B/saves "$2" "$1" "$3" "$4"
 }
 for fs in $systems; do
-    for kind in one ranks train; do
+    for kind in one ranks train folder; do
         cut "$fs" $kind 4 "$tries"
         case $? in
         0) ran=1 ;;

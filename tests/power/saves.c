@@ -5,7 +5,8 @@
  *                                  where nothing is; or what else is there
  *
  * Kinds: one (gckpt_store_save), ranks (gckpt_ranks_save by 1, 2 or 4 threads as ranks, other shards
- * each time), train (options.save of examples/train.h, which goes on from what is there).
+ * each time), train (options.save of examples/train.h, which goes on from what is there), folder
+ * (config.json and weights of examples/model.h, by which finetune.c saves).
  * POWER_BREAK=file, folder or all: these are not synchronised, which must be seen.
  *
  * A state is known by the bytes that gckpt_store_write makes of it, compared with those of a training
@@ -18,6 +19,7 @@
 
 #include "gradckpt.h"
 
+#include "model.h"
 #include "ranks/rank_threads.h"
 #include "rig.h"
 #include "train.h"
@@ -96,10 +98,7 @@ static void train_to(training *t, int rank, int n)
         t->failed = fail("note", gckpt_error_text(t->s));
 }
 
-static void close_training(training *t)
-{
-    rig_free(t->e, t->p, t->g, t->s);
-}
+static void close_training(training *t) { rig_free(t->e, t->p, t->g, t->s); }
 
 static int save_one(const char *path, int n)
 {
@@ -188,6 +187,44 @@ static int save_train(const char *path, int n)
     return failed;
 }
 
+/* ---- a folder of examples/model.h: what the weights are, and the weights ---- */
+static int save_folder(const char *folder, int n)
+{
+    static model_any m;
+    char config[MODEL_PATH];
+    training t = { 0 };
+    FILE *f = model_begin_file(&m, config, folder, "config.json");
+    t.failed = !f || !open_training(&t, 0, 1, GCKPT_SHARD_NONE, NULL);
+    if (!t.failed) {
+        train_to(&t, 0, n);
+        for (int i = 0; i < 500; i++)
+            fprintf(f, "%d: config of %d\n", i, n);
+        if (model_close_file(&m, f, config) != 0 ||
+            model_save_weights(&m, t.s, folder, "training", &(gckpt_file_desc){ 0 }, config) != 0)
+            t.failed = fail("folder", m.error);
+    }
+    close_training(&t);
+    return t.failed;
+}
+
+/* A config.json that is whole, of any state. */
+static int config_is_whole(const char *folder)
+{
+    char path[600];
+    int i = 0, line, n, first = 0;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *f = fopen(path, "r");
+    while (f && i < 500 && fscanf(f, "%d: config of %d\n", &line, &n) == 2 && line == i) {
+        first = i++ ? first : n;
+        if (n != first)
+            break;
+    }
+    const int whole = f && i == 500 && fgetc(f) == EOF;
+    if (f)
+        fclose(f);
+    return whole;
+}
+
 /* ---- what is there ---- */
 static file bytes_of(gckpt_store *s)
 {
@@ -234,7 +271,7 @@ static int is_state(const file *found, const char *kind, int n)
     return same;
 }
 
-static int load(const char *kind, const char *path, const char *values)
+static int load(const char *kind, const char *folder, const char *path, const char *values)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_result result =
@@ -257,6 +294,8 @@ static int load(const char *kind, const char *path, const char *values)
             printf("without its best values: %s; ", gckpt_error_text(best));
         gckpt_store_free(best);
     }
+    if (!strcmp(kind, "folder") && !config_is_whole(folder))
+        printf("without a whole config.json; ");
     file found = bytes_of(s);
     if (n > 0 && n < MOST && is_state(&found, kind, n))
         printf("%d\n", n);
@@ -277,9 +316,10 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/training", argv[3]);
     snprintf(values, sizeof values, "%s.best", path);
     if (!strcmp(argv[1], "load"))
-        return load(kind, path, values);
-    return !strcmp(kind, "one")     ? save_one(path, n)
-           : !strcmp(kind, "ranks") ? save_ranks(path, n)
-           : !strcmp(kind, "train") ? save_train(path, n)
-                                    : fail(kind, "no such kind");
+        return load(kind, argv[3], path, values);
+    return !strcmp(kind, "one")      ? save_one(path, n)
+           : !strcmp(kind, "ranks")  ? save_ranks(path, n)
+           : !strcmp(kind, "train")  ? save_train(path, n)
+           : !strcmp(kind, "folder") ? save_folder(argv[3], n)
+                                     : fail(kind, "no such kind");
 }

@@ -51,7 +51,8 @@ static int broken; /* what is left out */
 static op *add_op(op_kind kind, int inode, const char *name, const char *to)
 {
     op *o = &ops[op_count++];
-    if (op_count >= MOST_OPS || inode_count >= MOST_FILES || strlen(name) >= NAMES || strlen(to) >= NAMES) {
+    if (op_count >= MOST_OPS || inode_count >= MOST_FILES || strlen(name) >= NAMES ||
+        strlen(to) >= NAMES) {
         fprintf(stderr, "test_cuts: too much is written down\n");
         exit(1);
     }
@@ -206,7 +207,8 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
         for (int slot = -1; slot < 1; slot++) {
             const gckpti_share share = gckpti_array_share(s, q, slot);
             for (int64_t k = 0; k < share.count; k++)
-                gckpti_array(q, slot)[k] = (float)(share.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
+                gckpti_array(q, slot)[k] =
+                    (float)(share.first + k + 1) * (float)(salt * 3 + (unsigned)i + 1 + (slot < 0));
         }
         q->optimiser = GCKPT_MOMENTUM + 1;
         q->updates = salt;
@@ -270,10 +272,7 @@ static int load(int ranks)
 /* ---- what may be there after a cut ---- */
 typedef enum { ALL, NONE, ANY } kept; /* of what is not synchronised */
 
-static int keeps(kept how)
-{
-    return how == ALL || (how == ANY && below(2));
-}
+static int keeps(kept how) { return how == ALL || (how == ANY && below(2)); }
 
 /* A file of this inode as it may be behind the first `cut` of ops. */
 static void put_file(const char *name, int inode, int cut, kept how)
@@ -288,12 +287,15 @@ static void put_file(const char *name, int inode, int cut, kept how)
         else if (ops[i].inode == inode && ops[i].kind == SYNC)
             synced = size;
     CHECK(size <= sizeof bytes);
-    size_t end = how == ALL ? size : how == NONE ? synced : synced + below((int64_t)(size - synced) + 1);
+    size_t end = how == ALL    ? size
+                 : how == NONE ? synced
+                               : synced + below((int64_t)(size - synced) + 1);
     if (size)
         memcpy(bytes, all->bytes, end);
     for (size_t at = synced; at < end; at += SECTOR - at % SECTOR)
         if (!keeps(how))
-            memset(bytes + at, 0, end - at < SECTOR - at % SECTOR ? end - at : SECTOR - at % SECTOR);
+            memset(bytes + at, 0,
+                   end - at < SECTOR - at % SECTOR ? end - at : SECTOR - at % SECTOR);
     snprintf(full, sizeof full, "cuts/%s", name);
     FILE *f = fopen(full, "wb");
     CHECK(f && fwrite(bytes, 1, end, f) == end && !fclose(f));
@@ -335,7 +337,8 @@ static void put_folder(int cut, kept in_folder, kept in_files)
     name_count = 0;
     for (int i = 0; i < cut; i++) {
         const op *o = &ops[i];
-        if ((o->kind != CREATE && o->kind != RENAME && o->kind != REMOVE) || (i > synced && !keeps(in_folder)))
+        if ((o->kind != CREATE && o->kind != RENAME && o->kind != REMOVE) ||
+            (i > synced && !keeps(in_folder)))
             continue;
         if (o->kind != CREATE)
             forget_name(o->name);
@@ -375,7 +378,10 @@ static long cut_saves(const int *ranks, int ways, int what)
                 old = over[n] <= cut ? n + 1 : old;
                 last = begun[n] <= cut ? n + 1 : last;
             }
-            put_folder(cut, way < 4 ? (kept)(way % 2) : ANY, way < 4 ? (kept)(way / 2) : way % 3 ? ANY : ALL);
+            put_folder(cut, way < 4 ? (kept)(way % 2) : ANY,
+                       way < 4   ? (kept)(way / 2)
+                       : way % 3 ? ANY
+                                 : ALL);
             const int found = load(ranks[0]);
             const int right = found == old || found == last;
             cuts++;
@@ -384,12 +390,13 @@ static long cut_saves(const int *ranks, int ways, int what)
             wrong += !right;
             if (what)
                 continue;
-            CHECK_MSG(right, "cut behind %d of %d, way %d: %d saved, %d being saved, %d found", cut, op_count, way,
-                      old, last, found);
+            CHECK_MSG(right, "cut behind %d of %d, way %d: %d saved, %d being saved, %d found", cut,
+                      op_count, way, old, last, found);
             if (way % 8 == 5) {
                 const int now = ranks[found < SAVES ? found : 1];
                 CHECK(save(now, (unsigned)found + 1) == GCKPT_OK && load(now) == found + 1);
-                CHECK_MSG(files() == now + 1, "cut behind %d, way %d: %d files of %d", cut, way, files(), now + 1);
+                CHECK_MSG(files() == now + 1, "cut behind %d, way %d: %d files of %d", cut, way,
+                          files(), now + 1);
             }
         }
     return wrong;
@@ -414,8 +421,10 @@ int main(void)
     for (int what = FILE_SYNC; what <= FLUSH; what++) {
         const long of_one = cut_saves(one, 12, what), of_ranks = cut_saves(by_ranks, 12, what);
         printf("without %s: %ld and %ld wrong\n",
-               what == FILE_SYNC ? "fsync of files" : what == FOLDER_SYNC ? "fsync of the folder" : "fflush", of_one,
-               of_ranks);
+               what == FILE_SYNC     ? "fsync of files"
+               : what == FOLDER_SYNC ? "fsync of the folder"
+                                     : "fflush",
+               of_one, of_ranks);
         CHECK(of_one > 0 && of_ranks > 0);
     }
     clear();

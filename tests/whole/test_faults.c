@@ -97,7 +97,10 @@ static int test_fclose(FILE *f)
     return failed || closed ? EOF : 0;
 }
 static int test_fsync(int fd) { return fails_gravely() ? -1 : fd < 0; } /* no power is cut here */
-static int test_rename(const char *from, const char *to) { return fails_gravely() ? -1 : rename(from, to); }
+static int test_rename(const char *from, const char *to)
+{
+    return fails_gravely() ? -1 : rename(from, to);
+}
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
 static int test_open(const char *path, int flags, unsigned mode)
 {
@@ -149,7 +152,8 @@ static size_t odd_read(void *user, void *bytes, size_t n)
 /* y = 2 x, as a user's op. */
 static gckpt_result twice_shape(gckpt_call *call)
 {
-    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_DATA, GCKPT_RESULT_COUNT, (gckpt_result)77 };
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_DATA, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
     call->shape = call->in[0].shape;
     if (!strikes(OP_SHAPE))
         return GCKPT_OK;
@@ -175,9 +179,12 @@ static void twice_forward(const gckpt_call *call)
 static void twice_backward(const gckpt_call *call)
 {
     for (int64_t i = 0; i < count_of(&call->shape); i++)
-        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) + 2 * call->grad_out[i];
+        call->in[0].grad[i] =
+            (call->in[0].accumulate ? call->in[0].grad[i] : 0) + 2 * call->grad_out[i];
 }
-static const gckpt_op twice = { .name = "twice", .shape = twice_shape, .forward = twice_forward, .backward = twice_backward };
+static const gckpt_op twice = {
+    .name = "twice", .shape = twice_shape, .forward = twice_forward, .backward = twice_backward
+};
 
 static int progress(void *user, const gckpt_progress *p)
 {
@@ -206,7 +213,8 @@ static void *odd_get(void *context, size_t bytes, size_t alignment)
 }
 static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
-    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_MEMORY, GCKPT_RESULT_COUNT, (gckpt_result)77 };
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_MEMORY, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
     return strikes(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
 }
 /* It lacks one kernel, whenever it is asked. */
@@ -238,8 +246,8 @@ enum { ROWS = 4, WIDE = 12, LAYERS = 4, STEPS = 2 };
 static const char path[] = "test_faults.safetensors";
 static heap mem;
 static float x[ROWS * WIDE], y[ROWS * WIDE];
-static char said[600];       /* by the first error */
-static size_t budget;    /* of plans that offload */
+static char said[600]; /* by the first error */
+static size_t budget;  /* of plans that offload */
 
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -260,9 +268,11 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     return strikes(BUILD) ? odd[fault.how] : 1;
 }
 
-static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n, void *user)
+static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs,
+                            int n, void *user)
 {
-    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_BACKEND, GCKPT_RESULT_COUNT, (gckpt_result)77 };
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_BACKEND, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
     (void)g, (void)terms, (void)count, (void)user;
     for (int i = 0; i < n; i++)
         costs[i].forward = costs[i].backward = 1000;
@@ -322,8 +332,9 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
         before = gckpt_store_hash(s);
         failed = bad(e, gckpt_step(e, feeds, 2, ROWS, &hyper, NULL));
         if (fault.kind != BACKEND_FINISH) /* which tells late */
-            CHECK_MSG(!failed || gckpt_store_hash(s) == before, "fault %d, %ld, way %d: a failed step changed values",
-                      fault.kind, fault.at, fault.how);
+            CHECK_MSG(!failed || gckpt_store_hash(s) == before,
+                      "fault %d, %ld, way %d: a failed step changed values", fault.kind, fault.at,
+                      fault.how);
     }
     failed = failed || !e || bad(s, gckpt_store_pull(s, "*"));
     before = failed ? 0 : gckpt_store_hash(s);
@@ -406,26 +417,29 @@ static void strike_all(kind k, const char *floor, const char *what, int ways, in
             more = k <= ALLOCATIONS ? mem.calls >= at : fault.struck;
             mem.fail_at = mem.fail_from = 0;
             fault.kind = NONE;
-            CHECK_MSG(hash ? hash == right : *said != 0, "%s, %s %ld, way %d: %s", floor, what, at, how,
-                      hash ? "other bits" : "no text");
-            CHECK_MSG(!more || !(harms || fault.grave) || !hash, "%s, %s %ld, way %d: not seen", floor, what, at, how);
+            CHECK_MSG(hash ? hash == right : *said != 0, "%s, %s %ld, way %d: %s", floor, what, at,
+                      how, hash ? "other bits" : "no text");
+            CHECK_MSG(!more || !(harms || fault.grave) || !hash, "%s, %s %ld, way %d: not seen",
+                      floor, what, at, how);
             CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0 && gadget.live == 0,
                       "%s, %s %ld, way %d: %lu bytes, %ld of the backend", floor, what, at, how,
                       (unsigned long)mem.live, gadget.live);
-            CHECK_MSG(open_files() == before, "%s, %s %ld, way %d: a file stays open", floor, what, at, how);
+            CHECK_MSG(open_files() == before, "%s, %s %ld, way %d: a file stays open", floor, what,
+                      at, how);
             struck += more, refused += !hash;
             points += more && !how;
             CHECK(more || hash == right); /* the repeat without it */
             if (!hash && (at % 7 == 0 || k == FILE_CALL)) {
-                CHECK_MSG(life(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", floor, what, at, how, said);
+                CHECK_MSG(life(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", floor,
+                          what, at, how, said);
                 CHECK(left() == 0);
             }
             if (at > 20000)
                 more = CHECK(0);
         }
     CHECK(struck > 0);
-    printf("%-6s %-34s %5ld points, %2d ways: %6ld faults, %6ld refused, %6ld harmless\n", floor, what, points, ways,
-           struck, refused, struck - refused);
+    printf("%-6s %-34s %5ld points, %2d ways: %6ld faults, %6ld refused, %6ld harmless\n", floor,
+           what, points, ways, struck, refused, struck - refused);
 }
 
 int main(void)
