@@ -294,8 +294,8 @@ def main():
     writes = sum(entry is not None for entry in cutter.log)
     for line in cutter.wrong[:10]:
         print("    " + line)
-    print("%s on %s: %d saves, %d writes, %d flushes; %d prefixes, %d reordered: %d old, %d new, %d wrong; %d torn too far to "
-          "mount, then whole; saved again: %d" %
+    print("%s on %s: %d saves, %d writes, %d flushes; %d prefixes, %d reordered: %d old, %d new, %d wrong; "
+          "%d torn too far to mount, then whole; saved again: %d" %
           (kind, sys.argv[3], saves, writes, len(cutter.log) - writes, prefixes, tries, cutter.counts["old"],
            cutter.counts["new"], len(cutter.wrong), cutter.torn, cutter.again))
     return len(cutter.wrong) > 0
