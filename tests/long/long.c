@@ -1,0 +1,381 @@
+/* long.c - a training of many steps that is stopped and gone on with all the time, beside one in one go.
+ *
+ *     long [STEPS]     20000; 1000000 for the long form
+ *
+ * The steps go through lives of 50: each has a store of its own, loaded from what the last one saved (to memory, every
+ * 8th by path), executors for three shapes that come in turns, and another plan each time: mode, rows of a
+ * micro-batch, budget. All is freed behind each. Then 64 threads (a pool, and the build's own) on however few
+ * processors, a profile by a clock that jumps, and threads as ranks, of which one is slow and the clocks jump, saved
+ * and loaded by other numbers of ranks. Each must come to the bits of one executor for each shape that stores all, in
+ * one go; memory counted by its allocator must be given back, its peak and the process's must not grow. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "gradckpt.h"
+
+#include "ranks/rank_threads.h"
+#include "rig.h"
+
+enum {
+    BATCH = 8,
+    IN = 6,
+    NARROW = 24,
+    WIDE = 256,
+    SHAPES = 3,
+    LIFE = 50,
+    PATHS = 8,
+    SHORT = 600,
+    CROWDED = 60
+};
+static const char path[] = "long.safetensors";
+static heap mem;
+
+typedef struct {
+    gckpt_mode mode;
+    int64_t rows; /* of a micro-batch */
+    int budget;   /* 1: half way between store-all and the least */
+    int wide;     /* 1: enough work for threads to be woken */
+    int threads, leaves;
+    const gckpt_ranks *ranks;
+    const gckpt_exec_desc *with;
+} way;
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g[SHAPES];
+    gckpt_plan *p[SHAPES];
+    gckpt_exec *e[SHAPES];
+    int failed;
+} training;
+
+static int fail(training *t, const char *what, const void *object)
+{
+    fprintf(stderr, "%s: %s\n", what, gckpt_error_text(object));
+    t->failed = 1;
+    return 0;
+}
+
+/* A loss over T positions of a row, T by shape. */
+static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_memory *memory)
+{
+    const int64_t wide = w->wide ? WIDE : NARROW;
+    const gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(w->rows, shape + 1, IN)), *h = x;
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape3(w->rows, shape + 1, IN));
+    for (int i = 0; i < 4; i++) {
+        const char name[] = { 'w', (char)('0' + i), 0 };
+        gckpt_segment_begin(g);
+        h = gckpt_linear(
+            h, gckpt_param(g, name, gckpt_shape2(i ? wide : IN, i == 3 ? IN : wide), init), NULL);
+        h = i == 3 ? h : gckpt_tanh(h);
+        gckpt_segment_end(g);
+    }
+    gckpt_term loss = { gckpt_mean_squared_error(gckpt_dropout(h, 0.1f), y), 1, 0 };
+    gckpt_plan_desc d = { .memory = *memory,
+                          .mode = w->mode,
+                          .batch = BATCH,
+                          .threads = w->threads,
+                          .leaves = w->leaves };
+    if (w->budget) {
+        d.mode = GCKPT_MEMORY_POOR;
+        gckpt_plan *least = gckpt_plan_new(g, &loss, 1, &d);
+        d.mode = GCKPT_STORE_ALL;
+        gckpt_plan *most = gckpt_plan_new(g, &loss, 1, &d);
+        d.mode = GCKPT_AUTO;
+        d.budget = least && most ? (gckpt_plan_bytes(least) + gckpt_plan_bytes(most)) / 2 : 0;
+        gckpt_plan_free(least);
+        gckpt_plan_free(most);
+    }
+    return gckpt_plan_new(g, &loss, 1, &d);
+}
+
+/* Executors for all shapes on a store that is there. */
+static int open_training(training *t, const way *w)
+{
+    const gckpt_memory memory = w->ranks ? (gckpt_memory){ 0 } : heap_memory(&mem);
+    for (int k = 0; k < SHAPES && !t->failed; k++) {
+        gckpt_exec_desc d = { 0 };
+        if (w->with)
+            d = *w->with;
+        d.memory = memory;
+        d.ranks = w->ranks;
+        t->g[k] = gckpt_graph_new(t->s, &memory);
+        t->p[k] = plan_of(t->g[k], k, w, &memory);
+        if (!t->p[k])
+            return fail(t, "plan", t->g[k]);
+        t->e[k] = gckpt_exec_new(t->p[k], t->s, &d);
+        if (!t->e[k])
+            return fail(t, "exec", t->s);
+    }
+    return 1;
+}
+
+static void close_training(training *t)
+{
+    for (int k = 0; k < SHAPES; k++)
+        rig_free(t->e[k], t->p[k], t->g[k], NULL);
+    gckpt_store_free(t->s);
+    memset(t, 0, sizeof *t);
+}
+
+/* Up to step `end` of the store's; profile: each by a clock. */
+static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
+{
+    float x[BATCH * SHAPES * IN], y[BATCH * SHAPES * IN];
+    while (!t->failed && gckpt_store_step(t->s) < end) {
+        const uint64_t step = gckpt_store_step(t->s);
+        const int shape = (int)(step * 7 % 5 % SHAPES);
+        const int64_t row = (shape + 1) * IN;
+        const gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
+        uint64_t state = step * 1000;
+        int64_t first = 0;
+        for (int64_t k = 0; k < BATCH * row; k++) {
+            x[k] = (float)(next_random(&state) % 1000) / 500 - 1;
+            y[k] = x[k] * x[k / 2];
+        }
+        gckpt_plan_share(t->p[shape], BATCH, rank, &first);
+        const gckpt_feed feeds[] = { { 0, x + first * row }, { 1, y + first * row } };
+        gckpt_exec *e = t->e[shape];
+        const gckpt_result result =
+            profile ? gckpt_profile_step(e, feeds, 2, BATCH, &hyper, &profile[shape])
+                    : gckpt_step(e, feeds, 2, BATCH, &hyper, NULL);
+        if (result != GCKPT_OK)
+            fail(t, "step", e);
+    }
+}
+
+static gckpt_store *store_new(void)
+{
+    const gckpt_store_desc d = { .memory = heap_memory(&mem), .seed = 9 };
+    return gckpt_store_new(&d);
+}
+
+/* In one go. */
+static uint64_t at_once(uint64_t steps, const way *w, gckpt_profile *profile)
+{
+    training t = { .s = store_new() };
+    if (open_training(&t, w))
+        run_to(&t, steps, 0, profile);
+    const uint64_t hash = t.failed ? 0 : gckpt_store_hash(t.s);
+    close_training(&t);
+    CHECK(mem.live == 0);
+    return hash;
+}
+
+static long resident(void)
+{
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return r.ru_maxrss;
+}
+
+/* In lives; the peak of memory and of the process must be reached in the first tenth. */
+static uint64_t by_lives(uint64_t steps)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
+                                        GCKPT_SEGMENTS, GCKPT_AUTO };
+    file saved = { 0 };
+    uint64_t hash = 0;
+    size_t peak = 0;
+    long lives = 0, by_path = 0, kilobytes = 0;
+    int failed = 0;
+    for (uint64_t end = 0; end < steps && !failed; lives++) {
+        const way w = {
+            .mode = modes[lives % 5], .rows = 1 << lives % 4, .budget = lives % 5 == 4, .threads = 1
+        };
+        training t = { .s = store_new() };
+        end = end + LIFE < steps ? end + LIFE : steps;
+        saved.at = 0;
+        if (lives && lives % PATHS == 0
+                ? gckpt_store_load(t.s, path) != GCKPT_OK
+                : lives && gckpt_store_read(t.s, file_read, &saved, saved.size) != GCKPT_OK)
+            fail(&t, "load", t.s);
+        if (open_training(&t, &w))
+            run_to(&t, end, 0, NULL);
+        saved.size = 0;
+        if (!t.failed && gckpt_store_write(t.s, file_write, &saved) != GCKPT_OK)
+            fail(&t, "write", t.s);
+        if (!t.failed && (lives + 1) % PATHS == 0 && ++by_path &&
+            gckpt_store_save(t.s, path) != GCKPT_OK)
+            fail(&t, "save", t.s);
+        hash = t.failed ? 0 : gckpt_store_hash(t.s);
+        failed = t.failed;
+        close_training(&t);
+        CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0, "life %ld: %lu bytes",
+                  lives, (unsigned long)mem.live);
+        if (end <= steps / 10) {
+            peak = mem.peak;
+            kilobytes = resident();
+        }
+    }
+    printf(
+        "%ld lives, %ld of them saved by path; %ld allocations; peak %lu bytes, behind a tenth %lu; resident at "
+        "most %ld KB, %ld\n",
+        lives, by_path, mem.calls, (unsigned long)mem.peak, (unsigned long)peak, resident(),
+        kilobytes);
+    CHECK(steps < 10000 || (mem.peak == peak && resident() <= kilobytes + 256));
+    free(saved.bytes);
+    remove(path);
+    return hash;
+}
+
+/* ---- 64 threads, each call anew ---- */
+enum { CROWD = 64 };
+typedef struct {
+    int64_t next, n;
+    void (*body)(void *context, int64_t i);
+    void *context;
+} crowd;
+
+static void *one_of_crowd(void *user)
+{
+    crowd *c = (crowd *)user;
+    for (int64_t i; (i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < c->n;)
+        c->body(c->context, i);
+    return NULL;
+}
+
+static long crowds;
+static void crowd_for(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    pthread_t thread[CROWD];
+    crowd c = { 0, n, body, context };
+    int begun = 0;
+    (void)user;
+    crowds++;
+    while (begun < CROWD && !pthread_create(&thread[begun], NULL, one_of_crowd, &c))
+        begun++;
+    one_of_crowd(&c);
+    while (begun > 0)
+        pthread_join(thread[--begun], NULL);
+}
+
+/* ---- clocks ---- */
+static double odd_clock(void *user)
+{
+    static const double odd[] = { 0, 1e9, -1e9, 1e300, -1e300, 0.5 };
+    static long calls;
+    (void)user;
+    calls++;
+    return calls % 7 == 6 ? (double)NAN : calls % 11 == 10 ? HUGE_VAL : odd[calls % 6];
+}
+
+/* Of a rank: back and forth by half of the timeout. */
+static double jumping_clock(void *user)
+{
+    static long calls;
+    return ranks_clock(user) +
+           (__atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) % 5 == 3 ? RANKS_TIMEOUT / 2.0 : 0);
+}
+
+/* ---- ranks, one of them slow ---- */
+static int slow_exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive,
+                         size_t receive_bytes)
+{
+    usleep(300);
+    return ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
+}
+
+typedef struct {
+    uint64_t end, hash[RANKS_MOST];
+    int loads, shard;
+} stretch;
+
+static void rank_body(ranks_world *world, int rank, void *context)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    stretch *v = (stretch *)context;
+    const gckpt_store_desc d = { .seed = 9 };
+    gckpt_ranks *engine = &world->rank[rank].engine;
+    engine->clock = jumping_clock;
+    if (rank == world->size - 1)
+        engine->exchange = slow_exchange;
+    const way w = {
+        .mode = modes[v->shard % 3], .rows = 1, .threads = 1, .leaves = 4, .ranks = engine
+    };
+    training t = { .s = gckpt_store_new(&d) };
+    if (gckpt_store_ranks(t.s, rank, world->size, (gckpt_shard)v->shard) != GCKPT_OK ||
+        (v->loads && gckpt_ranks_load(t.s, path) != GCKPT_OK))
+        fail(&t, "load by ranks", t.s);
+    if (open_training(&t, &w))
+        run_to(&t, v->end, rank, NULL);
+    if (!t.failed && gckpt_ranks_save(t.e[0], path) != GCKPT_OK)
+        fail(&t, "save by ranks", t.e[0]);
+    if (!t.failed && gckpt_gather_hash(t.e[0], &v->hash[rank]) != GCKPT_OK)
+        fail(&t, "hash", t.e[0]);
+    close_training(&t);
+}
+
+static uint64_t by_ranks(uint64_t steps, int stretches)
+{
+    stretch v = { 0, { 0 }, 0, 0 };
+    uint64_t hash = 0;
+    for (int k = 0; k < stretches; k++) {
+        ranks_world w;
+        v.end = steps * (uint64_t)(k + 1) / (uint64_t)stretches;
+        v.shard = k % 4;
+        ranks_open(&w, 4 >> k % 3);
+        ranks_run(&w, rank_body, &v);
+        hash = v.hash[0];
+        for (int r = 0; r < w.size; r++)
+            CHECK_MSG(v.hash[r] == hash && hash, "rank %d of %d, stretch %d", r, w.size, k);
+        ranks_close(&w);
+        v.loads = 1;
+    }
+    for (int r = 0; r < 4; r++) {
+        char name[80];
+        snprintf(name, sizeof name, "%s.%d-%d.safetensors", path, stretches, r);
+        remove(name);
+    }
+    remove(path);
+    return hash;
+}
+
+static void same(const char *what, uint64_t steps, uint64_t hash, uint64_t want)
+{
+    printf("%-46s %8llu steps  %016llx\n", what, (unsigned long long)steps,
+           (unsigned long long)hash);
+    fflush(stdout);
+    CHECK_MSG(hash && hash == want, "%s: other weights", what);
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
+    const uint64_t some = steps < SHORT ? steps : SHORT;
+    const way whole = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .threads = 1 };
+    const way by_four = { .mode = GCKPT_STORE_ALL, .rows = 1, .threads = 1, .leaves = 4 };
+    const gckpt_exec_desc pool = { .parallel_for = crowd_for };
+    gckpt_profile profile[SHAPES];
+    memset(profile, 0, sizeof profile);
+    const uint64_t lives = by_lives(steps); /* first: its peak is looked at */
+    same("lives of 50 steps, other plans each", steps, lives, at_once(steps, &whole, NULL));
+    const uint64_t want = at_once(some, &whole, NULL), want_by_four = at_once(some, &by_four, NULL);
+    const way wide = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .wide = 1, .threads = 1 };
+    const uint64_t few = some < CROWDED ? some : CROWDED, want_wide = at_once(few, &wide, NULL);
+    way w = { .mode = GCKPT_MEMORY_POOR, .rows = 4, .wide = 1, .threads = CROWD, .with = &pool };
+    same("64 threads of a pool", few, at_once(few, &w, NULL), want_wide);
+    CHECK(crowds > (long)few);
+    w.with = NULL;
+    same("64 threads of the build's own", few, at_once(few, &w, NULL), want_wide);
+    w.threads = 1, w.wide = 0;
+    training t = { .s = store_new() };
+    CHECK(open_training(&t, &w));
+    for (int k = 0; k < SHAPES && !t.failed; k++) {
+        gckpt_instruction in;
+        int n = 0;
+        while (gckpt_plan_get(t.p[k], n, &in) == GCKPT_OK)
+            n++;
+        profile[k].seconds = odd_clock;
+        profile[k].count = n;
+        profile[k].spent = (gckpt_spent *)calloc((size_t)n, sizeof *profile[k].spent);
+    }
+    close_training(&t);
+    same("profiled by a clock that jumps", some, at_once(some, &w, profile), want);
+    for (int k = 0; k < SHAPES; k++)
+        free(profile[k].spent);
+    same("ranks: 4, 2, 1, .., one slow, clocks that jump", some, by_ranks(some, 7), want_by_four);
+    return check_report("long");
+}

@@ -1,0 +1,481 @@
+/* test_faults.c - what goes wrong outside, counted by floor: each allocation fails, once and from then on; each call
+ * of the system for a file fails (EIO, ENOSPC, EINTR, EMFILE) or does a part only; each entry of a backend that can
+ * fail does, at each of its calls; each callback, at each of its calls, returns what it may not. In between lies a
+ * life: store, graph, plan, executor, steps, save, load.
+ *
+ * After each: an error and its text (or, where a fault harms nothing, the same bits), nothing leaked, no file left
+ * open, the file that was there or the new one; and the life once more, without the fault, comes to the same bits.
+ * Exchanges that fail are tests/ranks/test_ranks_faults.c's. Prints how many of each kind. */
+#if !defined(__unix__) && !defined(__APPLE__)
+int main(void) { return 0; }
+#else
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#include "num/num.h"
+#include "store/store.h"
+#include "files/own.h"
+#include "base/host.h"
+#include "backend.h"
+#include "rig.h"
+
+/* ---- the fault ---- */
+typedef enum {
+    NONE,
+    ALLOCATION,
+    ALLOCATIONS,
+    FILE_CALL,
+    WRITE_FN,
+    READ_FN,
+    OP_SHAPE,
+    BUILD,
+    MEASURE,
+    PROGRESS,
+    OFFLOAD,
+    RELOAD,
+    BACKEND_GET,
+    BACKEND_WORKSPACE,
+    BACKEND_FIND,
+    BACKEND_FINISH,
+    KINDS
+} kind;
+static struct {
+    kind kind;
+    long at, calls; /* from 1 */
+    int how, struck;
+    int grave; /* what may be lost with it cannot be made good by what comes later */
+} fault;
+
+static int strikes(kind k)
+{
+    if (fault.kind != k)
+        return 0;
+    const int now = ++fault.calls == fault.at || (k == BACKEND_FINISH && fault.calls > fault.at);
+    fault.struck |= now;
+    return now;
+}
+
+/* ---- what it strikes ---- */
+static const int errors[] = { EIO, ENOSPC, EINTR, EMFILE };
+static int fails(void)
+{
+    const int now = strikes(FILE_CALL);
+    errno = now ? errors[fault.how] : errno;
+    return now;
+}
+static int fails_gravely(void)
+{
+    const int now = fails();
+    fault.grave |= now;
+    return now;
+}
+static FILE *test_fopen(const char *path, const char *mode)
+{
+    return fails() ? NULL : fopen(path, mode);
+}
+static FILE *test_fdopen(int fd, const char *mode) { return fails() ? NULL : fdopen(fd, mode); }
+static size_t test_fread(void *to, size_t size, size_t n, FILE *f)
+{
+    return fread(to, size, fails() ? n / 2 : n, f);
+}
+static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    return fwrite(from, size, fails_gravely() ? n / 2 : n, f);
+}
+static int test_fflush(FILE *f) { return fails_gravely() ? EOF : fflush(f); }
+static int test_fseek(FILE *f, long at, int whence) { return fails() ? -1 : fseek(f, at, whence); }
+static int test_fclose(FILE *f)
+{
+    const int failed = fails(), error = errno, closed = fclose(f);
+    errno = failed ? error : errno;
+    return failed || closed ? EOF : 0;
+}
+static int test_fsync(int fd) { return fails_gravely() ? -1 : fd < 0; } /* no power is cut here */
+static int test_rename(const char *from, const char *to)
+{
+    return fails_gravely() ? -1 : rename(from, to);
+}
+static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int test_open(const char *path, int flags, unsigned mode)
+{
+    return fails() ? -1 : open(path, flags, mode);
+}
+static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
+static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
+static int (*system_flock)(int fd, int how);
+static int test_flock(int fd, int how) { return fails() ? -1 : system_flock(fd, how); }
+
+static void watch(void)
+{
+    gckpti_host here = gckpti_here;
+    here.fopen = test_fopen;
+    here.fdopen = test_fdopen;
+    here.fread = test_fread;
+    here.fwrite = test_fwrite;
+    here.fflush = test_fflush;
+    here.fseek = test_fseek;
+    here.fclose = test_fclose;
+    here.fsync = test_fsync;
+    here.rename = test_rename;
+    here.remove = test_remove;
+    here.open = test_open;
+    here.stat = test_stat;
+    here.fstat = test_fstat;
+    system_flock = here.flock;
+    here.flock = test_flock;
+    gckpti_here = here;
+}
+
+/* Of n bytes: one less, none, one more, far more. */
+static size_t odd_count(size_t n)
+{
+    const size_t odd[] = { n - 1, 0, n + 1, SIZE_MAX };
+    return odd[fault.how];
+}
+static size_t odd_write(void *user, const void *bytes, size_t n)
+{
+    const size_t done = file_write(user, bytes, n);
+    return strikes(WRITE_FN) ? odd_count(done) : done;
+}
+static size_t odd_read(void *user, void *bytes, size_t n)
+{
+    const size_t done = file_read(user, bytes, n);
+    return strikes(READ_FN) ? odd_count(done) : done;
+}
+
+/* y = 2 x, as a user's op. */
+static gckpt_result twice_shape(gckpt_call *call)
+{
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_DATA, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
+    call->shape = call->in[0].shape;
+    if (!strikes(OP_SHAPE))
+        return GCKPT_OK;
+    if (fault.how < 4)
+        return results[fault.how];
+    if (fault.how == 4)
+        call->shape.n = -1;
+    else if (fault.how == 5)
+        call->shape.n = GCKPT_MAX_DIMS + 1;
+    else if (fault.how == 6)
+        call->shape.d[call->shape.n - 1] = -3;
+    else if (fault.how == 7)
+        call->shape.d[call->shape.n - 1] = INT64_MAX;
+    else
+        call->aux_bytes = call->work_forward = call->work_backward = SIZE_MAX;
+    return GCKPT_OK;
+}
+static void twice_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0; call->out && i < count_of(&call->shape); i++)
+        call->out[i] = 2 * call->in[0].data[i];
+}
+static void twice_backward(const gckpt_call *call)
+{
+    for (int64_t i = 0; i < count_of(&call->shape); i++)
+        call->in[0].grad[i] =
+            (call->in[0].accumulate ? call->in[0].grad[i] : 0) + 2 * call->grad_out[i];
+}
+static const gckpt_op twice = {
+    .name = "twice", .shape = twice_shape, .forward = twice_forward, .backward = twice_backward
+};
+
+static int progress(void *user, const gckpt_progress *p)
+{
+    static const int odd[] = { 1, -1, 2, INT_MIN };
+    (void)user, (void)p;
+    return strikes(PROGRESS) ? odd[fault.how] : 0;
+}
+
+static unsigned char slower[1 << 16];
+static size_t offload(void *user, size_t at, const void *from, size_t n)
+{
+    (void)user;
+    memcpy(slower + at, from, n);
+    return strikes(OFFLOAD) ? odd_count(n) : n;
+}
+static size_t reload(void *user, size_t at, void *to, size_t n)
+{
+    (void)user;
+    memcpy(to, slower + at, n);
+    return strikes(RELOAD) ? odd_count(n) : n;
+}
+
+static void *odd_get(void *context, size_t bytes, size_t alignment)
+{
+    return strikes(BACKEND_GET) ? NULL : device_get(context, bytes, alignment);
+}
+static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call *call)
+{
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_MEMORY, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
+    return strikes(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
+}
+/* It lacks one kernel, whenever it is asked. */
+static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
+{
+    static struct {
+        const gckpt_op *op;
+        gckpt_kind k;
+    } asked[32];
+    static int count;
+    int i = 0;
+    while (i < count && (asked[i].op != op || asked[i].k != k))
+        i++;
+    if (i == count && count < 32)
+        asked[count].op = op, asked[count++].k = k;
+    if (fault.kind != BACKEND_FIND || i + 1 != fault.at)
+        return device_find(context, op, k);
+    fault.struck = 1;
+    return NULL;
+}
+static const char *odd_finish(void *context)
+{
+    const char *problem = device_finish(context);
+    return strikes(BACKEND_FINISH) ? "it burns" : problem;
+}
+
+/* ---- a life ---- */
+enum { ROWS = 4, WIDE = 12, LAYERS = 4, STEPS = 2 };
+static const char path[] = "test_faults.safetensors";
+static heap mem;
+static float x[ROWS * WIDE], y[ROWS * WIDE];
+static char said[600]; /* by the first error */
+static size_t budget;  /* of plans that offload */
+
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    static const int odd[] = { INT_MIN, 0, GCKPT_MAX_TERMS + 1, INT_MAX };
+    const gckpt_init init = { 0.3f, 0, 0 };
+    (void)user;
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, WIDE)), *h = in;
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, WIDE));
+    for (int i = 0; i < LAYERS; i++) {
+        const char name[] = { 'w', (char)('0' + i), 0 };
+        gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(WIDE, WIDE), init);
+        gckpt_tensor *z = gckpt_gelu(gckpt_linear(h, w, NULL));
+        h = i == 1 ? gckpt_apply(&twice, &z, 1, NULL, 0) : z;
+    }
+    terms[0].loss = gckpt_mean_squared_error(h, target);
+    terms[0].weight = 1;
+    terms[0].regulariser = 0;
+    return strikes(BUILD) ? odd[fault.how] : 1;
+}
+
+static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs,
+                            int n, void *user)
+{
+    static const gckpt_result results[] = { GCKPT_E_ARG, GCKPT_E_BACKEND, GCKPT_RESULT_COUNT,
+                                            (gckpt_result)77 };
+    (void)g, (void)terms, (void)count, (void)user;
+    for (int i = 0; i < n; i++)
+        costs[i].forward = costs[i].backward = 1000;
+    return strikes(MEASURE) ? results[fault.how] : GCKPT_OK;
+}
+
+static int bad(const void *object, gckpt_result result)
+{
+    if (result == GCKPT_OK || *said)
+        return result != GCKPT_OK;
+    snprintf(said, sizeof said, "%s", gckpt_error_text(object));
+    if (result == GCKPT_CANCELLED && !*said)
+        strcpy(said, "cancelled");
+    return 1;
+}
+
+/* The store's hash in the end; 0: it ended before, and `said` is why. */
+static uint64_t life(const gckpt_backend *backend, int fitted)
+{
+    const gckpt_store_desc in = { .memory = heap_memory(&mem), .seed = 4 };
+    gckpt_plan_desc pd = { .memory = heap_memory(&mem), .backend = backend, .batch = ROWS };
+    gckpt_exec_desc ed = { .memory = heap_memory(&mem), .backend = backend, .progress = progress };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+    gckpt_graph *g = NULL;
+    gckpt_plan *p = NULL;
+    gckpt_exec *e = NULL;
+    gckpt_term term;
+    file f = { 0 };
+    uint64_t hash = 0, before = 0;
+    *said = 0;
+    gckpt_store *s = gckpt_store_new(&in), *t = gckpt_store_new(&in);
+    if (!s || !t)
+        strcpy(said, "no store");
+    int failed = !s || !t;
+    if (!failed && fitted) {
+        p = gckpt_fit(s, build, NULL, ROWS, &pd, measure);
+        failed = !p && bad(s, gckpt_error(s));
+    } else if (!failed) {
+        const gckpt_memory memory = heap_memory(&mem);
+        g = gckpt_graph_new(s, &memory);
+        const int built = g ? build(g, 1, &term, NULL) : 0;
+        pd.mode = GCKPT_MEMORY_POOR;
+        if (!backend) {
+            pd.mode = GCKPT_AUTO;
+            pd.budget = budget;
+            pd.offload_bytes = sizeof slower;
+            pd.offload_work = 1;
+            ed.offload = offload, ed.reload = reload;
+        }
+        p = built ? gckpt_plan_new(g, &term, 1, &pd) : NULL;
+        failed = !p && bad(g ? (void *)g : (void *)s, gckpt_error(g ? (void *)g : (void *)s));
+    }
+    e = failed || !p ? NULL : gckpt_exec_new(p, s, &ed);
+    failed = failed || (!e && bad(s, gckpt_error(s)));
+    for (int i = 0; i < STEPS && e && !failed; i++) {
+        const gckpt_feed feeds[] = { { 0, x }, { 1, y } };
+        before = gckpt_store_hash(s);
+        failed = bad(e, gckpt_step(e, feeds, 2, ROWS, &hyper, NULL));
+        if (fault.kind != BACKEND_FINISH) /* which tells late */
+            CHECK_MSG(!failed || gckpt_store_hash(s) == before,
+                      "fault %d, %ld, way %d: a failed step changed values", fault.kind, fault.at,
+                      fault.how);
+    }
+    failed = failed || !e || bad(s, gckpt_store_pull(s, "*"));
+    before = failed ? 0 : gckpt_store_hash(s);
+    failed = failed || bad(s, gckpt_store_write(s, odd_write, &f));
+    failed = failed || bad(t, gckpt_store_read(t, odd_read, &f, f.size));
+    failed = failed || bad(s, gckpt_store_save(s, path));
+    failed = failed || bad(t, gckpt_store_load(t, path));
+    if (before)
+        CHECK(gckpt_store_hash(s) == before);
+    if (!failed)
+        CHECK(gckpt_store_hash(t) == before);
+    hash = failed ? 0 : before;
+    rig_free(e, p, g, s);
+    gckpt_store_free(t);
+    free(f.bytes);
+    return hash;
+}
+
+static int open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) != -1;
+    return n;
+}
+
+static int left(void) /* temporary files */
+{
+    int n = 0;
+    DIR *d = opendir(".");
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+        n += !strncmp(e->d_name, path, sizeof path - 1) && e->d_name[sizeof path - 1];
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Half way between store-all's bytes and the least, so that something is offloaded. */
+static void find_bytes(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_term term;
+    gckpt_plan_desc d = { .batch = ROWS };
+    CHECK(build(g, 1, &term, NULL) == 1);
+    for (int mode = 0; mode < 2; mode++) {
+        d.mode = mode ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK(p != NULL);
+        budget += gckpt_plan_bytes(p) / 2;
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, g, s);
+}
+
+/* ---- */
+static device gadget;
+static gckpt_backend odd_backend;
+
+/* This fault at each call, in each of its ways: how many struck. */
+static void strike_all(kind k, const char *floor, const char *what, int ways, int harms)
+{
+    const gckpt_backend *backend = k >= BACKEND_GET ? &odd_backend : NULL;
+    const int fitted = k == BUILD || k == MEASURE, before = open_files();
+    long struck = 0, refused = 0, points = 0;
+    uint64_t right = 0;
+    fault.kind = NONE;
+    mem.fail_at = mem.fail_from = 0;
+    right = life(backend, fitted);
+    CHECK_MSG(right, "%s", said);
+    for (int how = 0; how < ways; how++)
+        for (long at = 1, more = 1; more; at++) {
+            fault.kind = k;
+            fault.at = at, fault.calls = 0;
+            fault.how = how, fault.struck = fault.grave = 0;
+            mem.calls = 0;
+            mem.fail_at = k == ALLOCATION ? at : 0;
+            mem.fail_from = k == ALLOCATIONS ? at : 0;
+            const uint64_t hash = life(backend, fitted);
+            more = k <= ALLOCATIONS ? mem.calls >= at : fault.struck;
+            mem.fail_at = mem.fail_from = 0;
+            fault.kind = NONE;
+            CHECK_MSG(hash ? hash == right : *said != 0, "%s, %s %ld, way %d: %s", floor, what, at,
+                      how, hash ? "other bits" : "no text");
+            CHECK_MSG(!more || !(harms || fault.grave) || !hash, "%s, %s %ld, way %d: not seen",
+                      floor, what, at, how);
+            CHECK_MSG(mem.live == 0 && mem.blocks == 0 && mem.wrong_sizes == 0 && gadget.live == 0,
+                      "%s, %s %ld, way %d: %lu bytes, %ld of the backend", floor, what, at, how,
+                      (unsigned long)mem.live, gadget.live);
+            CHECK_MSG(open_files() == before, "%s, %s %ld, way %d: a file stays open", floor, what,
+                      at, how);
+            struck += more, refused += !hash;
+            points += more && !how;
+            CHECK(more || hash == right); /* the repeat without it */
+            if (!hash && (at % 7 == 0 || k == FILE_CALL)) {
+                CHECK_MSG(life(backend, fitted) == right, "%s, %s %ld, way %d: then: %s", floor,
+                          what, at, how, said);
+                CHECK(left() == 0);
+            }
+            if (at > 20000)
+                more = CHECK(0);
+        }
+    CHECK(struck > 0);
+    printf("%-6s %-34s %5ld points, %2d ways: %6ld faults, %6ld refused, %6ld harmless\n", floor,
+           what, points, ways, struck, refused, struck - refused);
+}
+
+int main(void)
+{
+    for (int i = 0; i < ROWS * WIDE; i++) {
+        x[i] = (float)(i % 7) / 4 - 1;
+        y[i] = (float)(i % 5) / 4 - 0.5f;
+    }
+    watch();
+    remove(path);
+    if (!device_start(&gadget, &odd_backend, "odd", GCKPT_ISA_PLAIN)) {
+        printf("test_faults: no pages without access here\n");
+        return 0;
+    }
+    odd_backend.get = odd_get;
+    odd_backend.workspace = odd_workspace;
+    odd_backend.find = odd_find;
+    odd_backend.finish = odd_finish;
+    find_bytes();
+    strike_all(ALLOCATION, "base", "allocation, once", 1, 1);
+    strike_all(ALLOCATIONS, "base", "allocations from there on", 1, 1);
+    strike_all(OP_SHAPE, "graph", "a user op's shape", 9, 0);
+    strike_all(BUILD, "ask", "what build returns", 4, 0);
+    strike_all(MEASURE, "ask", "what measure returns", 4, 1);
+    strike_all(PROGRESS, "run", "what progress returns", 4, 0);
+    strike_all(OFFLOAD, "run", "bytes offloaded", 4, 0);
+    strike_all(RELOAD, "run", "bytes reloaded", 4, 0);
+    strike_all(BACKEND_GET, "run", "a backend's memory", 1, 1);
+    strike_all(BACKEND_WORKSPACE, "run", "a backend's workspace", 4, 0);
+    strike_all(BACKEND_FIND, "run", "a kernel that it lacks", 1, 0);
+    strike_all(BACKEND_FINISH, "run", "a backend's finish, from there on", 1, 1);
+    strike_all(WRITE_FN, "files", "bytes that write says it wrote", 4, 1);
+    strike_all(READ_FN, "files", "bytes that read says it read", 4, 0);
+    strike_all(FILE_CALL, "files", "a call of the system", 4, 0);
+    device_end(&gadget);
+    remove(path);
+    return check_report("test_faults");
+}
+#endif
