@@ -56,7 +56,7 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              720
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2520
+ *     >>files     safetensors                                                                 2521
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            990
  *                 file, paths, c, weights
@@ -32712,7 +32712,8 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
         some = gckpti_min(x->end, end) - at;
         if (!gckpti_share_read(l, out, some))
             return 0;
-        out += out ? some : 0;
+        if (out)
+            out += some;
     }
     return size;
 }

@@ -28,7 +28,7 @@ typedef struct {
     int8_t packed[128];
 } subject;
 
-static const gckpt_init normal = { 1, 0, 0 };
+static const gckpt_init ones = { 0, 0, 1 }; /* to draw takes long */
 
 static gckpt_shape shape_of(const char *name)
 {
@@ -39,7 +39,7 @@ static gckpt_shape shape_of(const char *name)
 
 static gckpt_tensor *param(gckpt_graph *g, const char *name)
 {
-    return gckpt_param(g, name, shape_of(name), normal);
+    return gckpt_param(g, name, shape_of(name), ones);
 }
 
 static void must(const subject *s, gckpt_result result)
@@ -342,7 +342,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
         const gckpt_result result = load(&s, o, bytes, size, d, map ? block + (how == 3) : NULL);
         const int failed = result > GCKPT_SKIPPED;
         MUST(!failed || result == GCKPT_E_ARG || result == GCKPT_E_DATA || result == GCKPT_E_FILE ||
-             result == GCKPT_E_MEMORY);
+             result == GCKPT_E_MEMORY || result == GCKPT_E_SHAPE);
         MUST(failed || result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT);
         if (result != GCKPT_OK)
             check_text(s.store, result);
@@ -362,8 +362,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
         if (map && (failed || !desc.writable))
             MUST(memcmp(block + (how == 3), bytes, size) == 0);
     }
-    if ((o[1] >> 5 & 1) && kind != CONVOLUTION) {
-        step(s.store, o[1] & 128 ? GCKPT_MOMENTUM : GCKPT_ADAMW);
+    if (o[1] >= 0xe0 && kind != CONVOLUTION) { /* seldom: what makes an executor takes long */
+        step(s.store, o[1] & 16 ? GCKPT_MOMENTUM : GCKPT_ADAMW);
         now = written(s.store);
         fuzz_file_end(&now);
     }
@@ -422,7 +422,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         subject_begin(&s, kind);
         before[kind] = written(s.store);
         if (folder) {
-            seed(folder, &number, kind, 0x61, 0, &before[kind]);
+            seed(folder, &number, kind, 0xe1, 0, &before[kind]);
             seed(folder, &number, EMPTY, 0x72, 4, &before[kind]);
         }
         subject_end(&s);
@@ -431,7 +431,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     MUST(step(s.store, GCKPT_MOMENTUM));
     fuzz_file f = written(s.store);
     if (folder) {
-        seed(folder, &number, TRAINED, 0x61, 2, &f);
+        seed(folder, &number, TRAINED, 0xf1, 2, &f);
         exit(0);
     }
     fuzz_file_end(&f);
