@@ -9,10 +9,10 @@
 
 /* What does not hold is a finding. */
 #define MUST(condition)                                                                            \
-    ((condition) ? (void)0                                                                         \
-                 : (fprintf(stderr, "SUMMARY: %s:%d: must hold: %s\n", __FILE__, __LINE__,         \
-                            #condition),                                                           \
-                    abort()))
+    ((condition)                                                                                   \
+         ? (void)0                                                                                 \
+         : (fprintf(stderr, "SUMMARY: %s:%d: must hold: %s\n", __FILE__, __LINE__, #condition),    \
+            abort()))
 
 /* ---- libFuzzer's side ---- */
 int LLVMFuzzerInitialize(int *argc, char ***argv);

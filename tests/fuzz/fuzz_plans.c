@@ -76,8 +76,8 @@ static void net_begin(net *n, int kind)
         static const gckpt_window two = { { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 }, 0, { 0, 0 } };
         x = input(n, "x", GCKPT_F32, gckpt_shape4(ROWS, 8, 8, 2), floats);
         y = input(n, "y", GCKPT_I32, gckpt_shape1(ROWS), classes);
-        h = n->first = gckpt_relu(gckpt_conv2d(
-            x, gckpt_param(g, "c", gckpt_shape4(3, 3, 2, 4), normal), NULL, NULL));
+        h = n->first = gckpt_relu(
+            gckpt_conv2d(x, gckpt_param(g, "c", gckpt_shape4(3, 3, 2, 4), normal), NULL, NULL));
         h = n->middle = gckpt_max_pool(h, &two);
         h = gckpt_reshape(h, gckpt_shape2(ROWS, -1));
         minimise(n, gckpt_cross_entropy(gckpt_linear(h, weight(n, "head", 36, 8), NULL), y), 1, 0);
@@ -119,9 +119,29 @@ static void net_end(net *n)
 /* ---- what bits depend on, and what a step gives ---- */
 /* Numbers of a file, as tables/tables.h has them: behind those of the tensors, */
 enum {
-    LEAST_WORK, PROVEN_WORK, OFFLOAD_WORK, LINK_WORK, BATCH, MODE, OPTIMISER, STATE_SLOTS, IN_BACKWARD,
-    THREADS, MADE_FOR, PRECISION, FORM, BANDS, LEAVES, RANKS, SHARD, BESIDE, ALIGNMENT, PROVEN_BYTES,
-    OFFLOADED, TERM_COUNT, NUMBERS
+    LEAST_WORK,
+    PROVEN_WORK,
+    OFFLOAD_WORK,
+    LINK_WORK,
+    BATCH,
+    MODE,
+    OPTIMISER,
+    STATE_SLOTS,
+    IN_BACKWARD,
+    THREADS,
+    MADE_FOR,
+    PRECISION,
+    FORM,
+    BANDS,
+    LEAVES,
+    RANKS,
+    SHARD,
+    BESIDE,
+    ALIGNMENT,
+    PROVEN_BYTES,
+    OFFLOADED,
+    TERM_COUNT,
+    NUMBERS
 };
 /* five for each term, picks, instructions. */
 static size_t numbers_at(const uint64_t *words) { return 4 + 3 * (size_t)words[3]; }
@@ -205,8 +225,8 @@ static outcome wanted(int kind, const uint64_t *words, int64_t rows)
     } known[64];
     static int next;
     const uint64_t *in = words + numbers_at(words), terms = in[TERM_COUNT];
-    uint64_t key[6 + 2 * TERMS] = { (uint64_t)kind, in[OPTIMISER], in[STATE_SLOTS], in[PRECISION],
-                                    in[LEAVES],     in[BATCH] };
+    uint64_t key[6 + 2 * TERMS] = { (uint64_t)kind, in[OPTIMISER], in[STATE_SLOTS],
+                                    in[PRECISION],  in[LEAVES],    in[BATCH] };
     MUST(terms <= TERMS);
     for (uint64_t i = 0; i < terms; i++) {
         key[6 + 2 * i] = 1 + 2 * in[NUMBERS + 5 * i] + in[NUMBERS + 5 * i + 2];
@@ -311,7 +331,8 @@ static void check_plan(net *n, const gckpt_plan *p, int kind, const uint8_t *o)
     if ((o[3] & 1) == 0 || gckpt_plan_arena(p) > n->memory.most / 2)
         return;
     const int64_t rows = in[BATCH] > 2 * ROWS ? 2 * ROWS : (int64_t)in[BATCH];
-    const outcome got = run(n, p, rows, train, o[3] & 2 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0);
+    const outcome got =
+        run(n, p, rows, train, o[3] & 2 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0);
     if (!train || got.result == GCKPT_E_MEMORY)
         return;
     const outcome want = wanted(kind, words, rows);
@@ -346,10 +367,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
 }
 
 /* ---- changing numbers: anywhere, and the list ---- */
+#define ONE_OF(list, d) (list)[fuzz_draw(d, sizeof(list) / sizeof *(list))]
 static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
 {
-    static const uint64_t odd[] = { 0, 1, 2, 3, 64, 4096, 65536, INT32_MAX, UINT32_MAX, INT64_MAX,
-                                    UINT64_MAX };
+    static const uint64_t odd[] = { 0,     1,         2,          3,         64,        4096,
+                                    65536, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX };
     const size_t at = list_at(w, count);
     const size_t length = at > 0 ? (size_t)w[at] : 0;
     const size_t i = at + 1 + (length > 0 ? (size_t)fuzz_draw(d, length) : 0);
@@ -395,7 +417,7 @@ static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
         const size_t from = count > 4 && w[3] < 200 && numbers_at(w) < count ? numbers_at(w) : 0;
         const size_t j = from + (size_t)fuzz_draw(d, NUMBERS + 8);
         if (j < count)
-            w[j] = fuzz_draw(d, 2) ? odd[fuzz_draw(d, sizeof odd / sizeof *odd)] : w[j] + fuzz_draw(d, 5) - 2;
+            w[j] = fuzz_draw(d, 2) ? ONE_OF(odd, d) : w[j] + fuzz_draw(d, 5) - 2;
         return count;
     }
     case 7: /* a buffer more or fewer at the end */
@@ -406,7 +428,7 @@ static size_t change(uint64_t *w, size_t count, fuzz_draws *d)
         return count < WORDS ? count + 1 : count;
     default: {
         const size_t j = (size_t)fuzz_draw(d, count);
-        w[j] = fuzz_draw(d, 2) ? odd[fuzz_draw(d, sizeof odd / sizeof *odd)] : w[j] + fuzz_draw(d, 9) - 4;
+        w[j] = fuzz_draw(d, 2) ? ONE_OF(odd, d) : w[j] + fuzz_draw(d, 9) - 4;
         return count;
     }
     }
@@ -421,7 +443,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         return LLVMFuzzerMutate(bytes, size, most);
     if (kind == 0) {
         const uint64_t at = fuzz_draw(&d, OPTIONS);
-        bytes[at] = (uint8_t)(at == 3 ? 1 + 2 * fuzz_draw(&d, 2) : fuzz_draw(&d, 2) ? 0 : fuzz_draw(&d, 256));
+        bytes[at] = (uint8_t)(at == 3            ? 1 + 2 * fuzz_draw(&d, 2)
+                              : fuzz_draw(&d, 2) ? 0
+                                                 : fuzz_draw(&d, 256));
         return size;
     }
     if (kind == 1)

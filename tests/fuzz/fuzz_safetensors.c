@@ -136,14 +136,10 @@ static const char *renamed(void *user, const char *name)
 {
     (void)user;
     switch (rename_mode) {
-    case 1:
-        return strncmp(name, "m.", 2) == 0 ? name + 2 : name;
-    case 2:
-        return name[0] == 'n' || name[0] == 'd' ? NULL : name;
-    case 3:
-        return "a";
-    default:
-        return strcmp(name, "a") == 0 ? "b" : strcmp(name, "b") == 0 ? "a" : name;
+    case 1: return strncmp(name, "m.", 2) == 0 ? name + 2 : name;
+    case 2: return name[0] == 'n' || name[0] == 'd' ? NULL : name;
+    case 3: return "a";
+    default: return strcmp(name, "a") == 0 ? "b" : strcmp(name, "b") == 0 ? "a" : name;
     }
 }
 
@@ -153,7 +149,7 @@ static int ordered(void *user, const char *name, gckpt_shape shape, int *axes)
     for (int i = 0; i < shape.n; i++)
         axes[i] = axes_mode == 1 ? shape.n - 1 - i : i;
     if (axes_mode == 2 && shape.n > 1)
-        axes[0] = axes[1]; /* no order */
+        axes[0] = axes[1];                /* no order */
     if (axes_mode == 4 && shape.n == 4) { /* HWIO of OIHW */
         axes[0] = 3;
         axes[1] = 2;

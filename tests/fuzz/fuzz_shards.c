@@ -31,7 +31,7 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-/* A rank's elements: of blocks of 4096, halved by the bits of its number, the greater half first. */
+/* A rank's elements: of blocks of 4096, halved by the bits of its number, greater half first. */
 static void share_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
 {
     uint64_t low = 0, high = (elements + 4095) / 4096;
@@ -87,7 +87,8 @@ static part write_part(const st_file *f, int rank, int ranks, const char *name)
     size_t n = 0;
     FILE *out = open_beside(name);
     snprintf(head, sizeof head,
-             "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of %d\"}}", rank, ranks);
+             "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of %d\"}}", rank,
+             ranks);
     st_put_little(little, strlen(head));
     part made = { 8 + strlen(head), fnv(fnv(start, little, 8), head, strlen(head)) };
     MUST(out && fwrite(little, 8, 1, out) == 1 && fwrite(head, strlen(head), 1, out) == 1);
@@ -110,7 +111,8 @@ static part write_part(const st_file *f, int rank, int ranks, const char *name)
 /* ---- what is damaged ---- */
 static void part_name(char out[64], int rank, damage how)
 {
-    snprintf(out, 64, how == ODD_NAME && rank == 0 ? "../ckpt.1-%d" : "ckpt.1-%d.safetensors", rank);
+    snprintf(out, 64, how == ODD_NAME && rank == 0 ? "../ckpt.1-%d" : "ckpt.1-%d.safetensors",
+             rank);
 }
 
 static int damage_part(const char *name, uint64_t bytes, damage how, uint8_t where)

@@ -154,9 +154,8 @@ static inline int st_read(st_file *f, const uint8_t *bytes, size_t size)
 static inline uint64_t st_bytes(const st_tensor *e)
 {
     const char *types = "F64 8 I64 8 F32 4 I32 4 BF16 2 F16 2 ", *found = strstr(types, e->type);
-    uint64_t n = e->type[0] != 0 && found != NULL
-                     ? (uint64_t)(found[strlen(e->type) + 1] - '0') % 10
-                     : 1;
+    uint64_t n =
+        e->type[0] != 0 && found != NULL ? (uint64_t)(found[strlen(e->type) + 1] - '0') % 10 : 1;
     for (int i = 0; i < e->axes; i++) {
         if (e->shape[i] > 1u << 20 || n * e->shape[i] > 1u << 24)
             return UINT64_MAX;
@@ -244,18 +243,15 @@ static inline size_t st_write(const st_file *f, uint8_t *out, size_t room)
 
 static inline uint64_t st_number(fuzz_draws *d, uint64_t like)
 {
-    static const uint64_t odd[] = { 0,   1,    2,          3,          4,          18,        31,
-                                    32,  33,   36,         64,         4095,       4096,      4097,
-                                    100, 4100, 0x7fffffff, 0x80000000, 0xffffffff, INT64_MAX, UINT64_MAX };
+    static const uint64_t odd[] = { 0,          1,         2,         3,    4,          18,
+                                    31,         32,        33,        36,   64,         4095,
+                                    4096,       4097,      100,       4100, 0x7fffffff, 0x80000000,
+                                    0xffffffff, INT64_MAX, UINT64_MAX };
     switch (fuzz_draw(d, 4)) {
-    case 0:
-        return like + 1;
-    case 1:
-        return like - 1;
-    case 2:
-        return fuzz_draw(d, 2) ? 2 * like : like / 2;
-    default:
-        return ST_ONE_OF(d, odd);
+    case 0: return like + 1;
+    case 1: return like - 1;
+    case 2: return fuzz_draw(d, 2) ? 2 * like : like / 2;
+    default: return ST_ONE_OF(d, odd);
     }
 }
 
@@ -274,11 +270,15 @@ static inline void st_change_name(st_tensor *e, fuzz_draws *d)
 
 static inline void st_change_key(st_file *f, fuzz_draws *d)
 {
-    static const char *const keys[] = { "format",    "contract",  "step", "seed", "optimiser",
-                                        "a#updates", "b#updates", "note", "",     "convolution_axes" };
-    static const char *const values[] = { "gradckpt", "pt",   "0",   "1",      "2",
-                                          "3",        "4",    "5",   "3:15",   "1:2",
-                                          "0:0",      "HWIO", "yes", "unsaid", "18446744073709551615" };
+    static const char *const keys[] = {
+        "format",    "contract",  "step", "seed", "optimiser",
+        "a#updates", "b#updates", "note", "",     "convolution_axes"
+    };
+    static const char *const values[] = { "gradckpt", "pt",     "0",
+                                          "1",        "2",      "3",
+                                          "4",        "5",      "3:15",
+                                          "1:2",      "0:0",    "HWIO",
+                                          "yes",      "unsaid", "18446744073709551615" };
     const int i = (int)fuzz_draw(d, (uint64_t)f->keys + 1);
     if (i == f->keys) {
         if (f->keys == ST_KEYS)
@@ -292,11 +292,8 @@ static inline void st_change_key(st_file *f, fuzz_draws *d)
         memcpy(f->key[i], f->key[f->keys], ST_NAME);
         memcpy(f->value[i], f->value[f->keys], ST_NAME);
         break;
-    case 1:
-        strcpy(f->key[i], ST_ONE_OF(d, keys));
-        break;
-    default:
-        strcpy(f->value[i], ST_ONE_OF(d, values));
+    case 1: strcpy(f->key[i], ST_ONE_OF(d, keys)); break;
+    default: strcpy(f->value[i], ST_ONE_OF(d, values));
     }
 }
 
@@ -311,9 +308,7 @@ static inline void st_change(st_file *f, fuzz_draws *d)
     st_tensor *e = &f->tensor[fuzz_draw(d, (uint64_t)f->tensors)];
     st_tensor *other = &f->tensor[fuzz_draw(d, (uint64_t)f->tensors)], held = *e;
     switch (kind) {
-    case 1:
-        strcpy(e->type, ST_ONE_OF(d, types));
-        break;
+    case 1: strcpy(e->type, ST_ONE_OF(d, types)); break;
     case 2:
         if (e->axes > 0) {
             uint64_t *axis = &e->shape[fuzz_draw(d, (uint64_t)e->axes)];
@@ -326,12 +321,8 @@ static inline void st_change(st_file *f, fuzz_draws *d)
         else if (e->axes > 0)
             e->axes--;
         break;
-    case 4:
-        st_change_name(e, d);
-        break;
-    case 5:
-        *e = f->tensor[--f->tensors];
-        break;
+    case 4: st_change_name(e, d); break;
+    case 5: *e = f->tensor[--f->tensors]; break;
     case 6:
         if (f->tensors < ST_TENSORS) {
             f->tensor[f->tensors++] = *e;
