@@ -75,6 +75,7 @@ help:
 	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
+	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
@@ -184,6 +185,10 @@ predict-mpi: build/mpi_predict
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
+
+SECONDS = 60
+fuzz:
+	@sh tests/fuzz/fuzz.sh $(SECONDS)
 
 small: build/gradckpt.o
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' SHOW=1 sh tests/examples/test_small.sh
@@ -549,4 +554,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean

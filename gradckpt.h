@@ -56,9 +56,9 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              720
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2520
+ *     >>files     safetensors                                                                 2521
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            990
+ *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -1565,8 +1565,8 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
  * error. Whatever is in the file, a plan that is read is right: it is derived from the graph again,
- * but for the order of instructions and the offsets, and these are checked. memory: as
- * gckpt_plan_desc.memory; NULL: the heap. */
+ * but for the order of instructions and the offsets, which are checked, and what its costs and
+ * proofs were, which it tells. memory: as gckpt_plan_desc.memory; NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
@@ -32720,7 +32720,8 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
         some = gckpti_min(x->end, end) - at;
         if (!gckpti_share_read(l, out, some))
             return 0;
-        out += out ? some : 0;
+        if (out)
+            out += some;
     }
     return size;
 }
@@ -33460,7 +33461,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work ||
+             !r->head.least_work != !p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];

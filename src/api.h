@@ -1066,8 +1066,8 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
  * error. Whatever is in the file, a plan that is read is right: it is derived from the graph again,
- * but for the order of instructions and the offsets, and these are checked. memory: as
- * gckpt_plan_desc.memory; NULL: the heap. */
+ * but for the order of instructions and the offsets, which are checked, and what its costs and
+ * proofs were, which it tells. memory: as gckpt_plan_desc.memory; NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);

@@ -507,6 +507,9 @@ run_check()
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         openmp $1 tests/compile/two_contexts.c && $B/$1 ;;
+    fuzz)                   # any bytes to what reads bytes, a minute for each reader (tests/fuzz)
+        need clang
+        sh tests/fuzz/fuzz.sh 60 ;;
     valgrind)
         need valgrind
         linked "$1" -g tests/compile/two_contexts.c &&
@@ -705,7 +708,7 @@ hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
 kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
-cuda-shim-eager cuda-shim-lazy"
+cuda-shim-eager cuda-shim-lazy fuzz"
 
 if [ "$1" = list ]; then
     echo "$all

@@ -250,7 +250,8 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
         some = gckpti_min(x->end, end) - at;
         if (!gckpti_share_read(l, out, some))
             return 0;
-        out += out ? some : 0;
+        if (out)
+            out += some;
     }
     return size;
 }

@@ -363,7 +363,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     p->variant.bands = r->head.bands;
     if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work;
+    r->bad = !gckpti_is_offered(p) || r->head.least_work > p->least_work ||
+             !r->head.least_work != !p->least_work;
     p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];

@@ -1,0 +1,117 @@
+/* fuzz.h - what targets share: what must hold, seeds, files in memory, draws, an allocator that is
+ * strict and can fail. Included behind gradckpt.h. */
+#ifndef TESTS_FUZZ_H
+#define TESTS_FUZZ_H
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What does not hold is a finding. */
+#define MUST(condition)                                                                            \
+    ((condition)                                                                                   \
+         ? (void)0                                                                                 \
+         : (fprintf(stderr, "SUMMARY: %s:%d: must hold: %s\n", __FILE__, __LINE__, #condition),    \
+            abort()))
+
+/* ---- libFuzzer's side ---- */
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed);
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most);
+
+/* ---- files in memory ---- */
+typedef struct {
+    uint8_t *bytes;
+    size_t size, room, at;
+    size_t fail_at; /* reading and writing end here; 0: they do not */
+} fuzz_file;
+
+static inline size_t fuzz_write(void *user, const void *bytes, size_t size)
+{
+    fuzz_file *f = (fuzz_file *)user;
+    if (f->fail_at > 0 && f->size + size > f->fail_at)
+        return 0;
+    if (f->size + size > f->room) {
+        f->room = 2 * (f->size + size);
+        f->bytes = (uint8_t *)realloc(f->bytes, f->room);
+        MUST(f->bytes != NULL);
+    }
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+static inline size_t fuzz_read(void *user, void *bytes, size_t size)
+{
+    fuzz_file *f = (fuzz_file *)user;
+    const size_t end = f->fail_at > 0 && f->fail_at < f->size ? f->fail_at : f->size;
+    const size_t n = size < end - f->at ? size : end - f->at;
+    memcpy(bytes, f->bytes + f->at, n);
+    f->at += n;
+    return n;
+}
+
+static inline void fuzz_file_end(fuzz_file *f)
+{
+    free(f->bytes);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- seeds ---- */
+/* With FUZZ_SEEDS=DIR the target writes `size` bytes as DIR/NUMBER. */
+static inline void fuzz_seed(const char *folder, int number, const void *bytes, size_t size)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%03d", folder, number);
+    FILE *f = fopen(path, "wb");
+    MUST(f != NULL && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
+}
+
+/* ---- draws of mutators ---- */
+typedef struct {
+    uint64_t state;
+} fuzz_draws;
+
+static inline uint64_t fuzz_draw(fuzz_draws *d, uint64_t n) /* from 0 to n - 1 */
+{
+    uint64_t z = d->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (z ^ (z >> 31)) % n;
+}
+
+/* ---- memory: sizes must be told as they were asked for; the call number `fail` gets none ---- */
+typedef struct {
+    long calls, fail; /* 0: none fails */
+    size_t live;
+    size_t most; /* more at once there is not; 0: who asks for more than 64 MB is a finding */
+} fuzz_memory;
+
+static inline void *fuzz_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    fuzz_memory *m = (fuzz_memory *)user;
+    size_t *block = ptr != NULL ? (size_t *)ptr - 2 : NULL;
+    MUST((block != NULL ? block[0] : 0) == old_size);
+    if (new_size == 0) {
+        free(block);
+        m->live -= old_size;
+        return NULL;
+    }
+    MUST(m->most > 0 || new_size <= (size_t)1 << 26);
+    if (++m->calls == m->fail || (m->most > 0 && new_size > m->most))
+        return NULL;
+    size_t *grown = (size_t *)realloc(block, 2 * sizeof *grown + new_size);
+    if (grown == NULL)
+        return NULL;
+    grown[0] = new_size;
+    m->live += new_size - old_size;
+    return grown + 2;
+}
+
+static inline gckpt_memory fuzz_memory_of(fuzz_memory *m)
+{
+    const gckpt_memory memory = { fuzz_resize, m, NULL, 0 };
+    return memory;
+}
+#endif

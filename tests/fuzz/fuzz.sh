@@ -1,0 +1,110 @@
+#!/bin/sh
+# Bytes that nobody meant, to whatever reads bytes: the targets tests/fuzz/fuzz_NAME.c by clang's libFuzzer, under the
+# address and undefined behaviour sanitizers.
+#
+#     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
+#     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
+#     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
+#
+# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with one object of the implementation, and says on top
+# what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
+# LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
+# tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
+# is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
+# beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
+#
+# The table at the end: executions, executions a second, edges covered (cov), features (ft), inputs of the corpus,
+# findings. The exit status is 1 where there is one, 77 where libFuzzer is missing.
+B=build/fuzz
+CLANG=${CLANG:-clang}
+seconds=$1
+case $seconds in
+'' | *[!0-9]*)
+    sed -n 's/^# \{0,1\}//; 2,9p' "$0"
+    exit 2 ;;
+esac
+shift
+san=${FUZZ_SAN:-address}
+case $san in
+address) sanitizers=address,undefined ;;
+memory) sanitizers=memory ;;
+*)
+    echo "fuzz.sh: FUZZ_SAN=$san is neither address nor memory"
+    exit 2 ;;
+esac
+options="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -I. -Itests -Iexamples"
+mkdir -p $B
+
+printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
+    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);' \
+    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, 0; }' > $B/can.c
+"$CLANG" -fsanitize=fuzzer,$sanitizers $B/can.c -o $B/can > /dev/null 2>&1 && $B/can -runs=1 > /dev/null 2>&1 || {
+    echo "skip: no clang with libFuzzer and -fsanitize=$sanitizers (CLANG=$CLANG)"
+    exit 77
+}
+
+# What it compares is not traced, as it is in the targets: it would be traced in sums and products, too.
+object=$B/$san.o
+[ $object -nt gradckpt.h ] || {
+    echo "fuzz.sh: compiles gradckpt.h for $san"
+    "$CLANG" $options -fsanitize-coverage=inline-8bit-counters,pc-table -fsanitize=$sanitizers -c tests/compile/implementation.c -o $object.tmp &&
+        mv $object.tmp $object || exit 1
+}
+
+[ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
+# What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
+export ASAN_OPTIONS="allocator_may_return_null=1:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+# FUZZ_DIR: where a target has its files, in memory if it can be
+FUZZ_DIR=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d) || exit 1
+export FUZZ_DIR
+trap 'rm -rf "$FUZZ_DIR"' EXIT
+trap 'exit 130' HUP INT TERM
+rows=
+findings=0
+for name; do
+    at=$B/$name
+    log=$B/$name.log
+    target=$B/fuzz_$name.$san
+    echo "fuzz.sh: $name"
+    "$CLANG" $options -fsanitize=fuzzer,$sanitizers -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" $object \
+        -lm -lpthread -o "$target" || exit 1
+    rm -rf "$at.seeds"
+    mkdir -p "$at" "$at.seeds" "$at.found"
+    touch "$at.began"
+    FUZZ_SEEDS=$at.seeds "$target" -runs=0 > "$log" 2>&1 || {
+        cat "$log"
+        echo "fuzz.sh: $name did not write its seeds"
+        exit 1
+    }
+    past=$(ls -d "tests/fuzz/found/$name"/* 2> /dev/null)
+    dict=
+    [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
+    set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
+        -print_final_stats=1 $dict $FUZZ_OPTIONS
+    for input in $past; do
+        "$@" "$input" > "$log" 2>&1 || {
+            tail -n 40 "$log"
+            echo "FINDING $name, once more: $input"
+            findings=$((findings + 1))
+        }
+    done
+    if [ "$seconds" -gt 0 ]; then
+        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 || {
+            findings=$((findings + 1))
+            grep -v '^#[0-9]' "$log" | tail -n 60
+            echo "FINDING $name: $(sed -n '/SUMMARY/{p;q;}' "$log")"
+        }
+        new=$(find "$at.found" -type f -newer "$at.began")
+        [ -z "$new" ] || echo "    its input: $new"
+        rows="$rows$(awk -v name="$name" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
+            /^#[0-9]/ { for (i = 2; i < NF; i++) if ($i == "cov:") cov = $(i + 1); else if ($i == "ft:") ft = $(i + 1) }
+            /^stat::number_of_executed_units/ { runs = $2 }
+            /^stat::average_exec_per_sec/ { rate = $2 }
+            END { printf "%-16s %12d %8d %8d %8d %8d %9d", name, runs, rate, cov, ft, inputs, found }' "$log")
+"
+    fi
+done
+[ -z "$rows" ] || printf '\n%-16s %12s %8s %8s %8s %8s %9s\n%s' target executions a\ second cov ft corpus findings "$rows"
+echo "fuzz: $findings findings"
+[ "$findings" -eq 0 ]

@@ -1,0 +1,387 @@
+/* fuzz_shards.c - any checkpoint by ranks: gckpt_ranks_load of an index and its files, into stores
+ * of any rank of any number that shard anything.
+ *
+ * The first 8 bytes choose how many files there are, the store, what is damaged, which allocation
+ * fails; the rest is the index's "tensors", a header in JSON. Around it index and files are made by
+ * the format's text (src/files/ranks_load.c), with data and sums that are right, so that whatever
+ * the header says gets as far as it can; or it is the index, with its sum right or not. What must
+ * hold:
+ *   - no crash; an error is the call's result, the store's error and a text without control
+ *     characters; the store is what it was: parameters and where they lie, values, state, step;
+ *   - nothing that is damaged, cut off, of other bytes than the index says or missing is loaded
+ *     where it is read; what is loaded has the bits of this rank's share;
+ *   - blocks are given back with their size, all of them. */
+#define _GNU_SOURCE
+#include "gradckpt.h"
+#include "safetensors.h"
+#include <unistd.h>
+
+enum { OPTIONS = 8, RANKS = 8, DATA = 1 << 17 };
+typedef enum { SOUND, BAD_CHECK, RAW, CUT, FLIPPED, MISSING, OTHER_SUM, ODD_NAME, DAMAGES } damage;
+
+static uint8_t data[DATA]; /* of all tensors */
+static char folder[3000], path[4096];
+
+/* ---- the format ---- */
+static const uint64_t start = UINT64_C(0xcbf29ce484222325);
+static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* A rank's elements: of blocks of 4096, halved by the bits of its number, greater half first. */
+static void share_of(uint64_t elements, int rank, int ranks, uint64_t *first, uint64_t *count)
+{
+    uint64_t low = 0, high = (elements + 4095) / 4096;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        const uint64_t middle = low + (high - low + 1) / 2;
+        if (rank & bit)
+            low = middle;
+        else
+            high = middle;
+    }
+    *first = 4096 * low < elements ? 4096 * low : elements;
+    *count = (4096 * high < elements ? 4096 * high : elements) - *first;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const st_tensor *x = (const st_tensor *)a, *y = (const st_tensor *)b;
+    return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1)
+                                : (x->end > y->end) - (x->end < y->end);
+}
+
+/* A rank's share of a tensor, in bytes of all data; 0: none. Blocks of I4 are 18 bytes of 32. */
+static uint64_t piece_of(const st_tensor *e, int rank, int ranks, uint64_t *begin)
+{
+    const int blocks = strcmp(e->type, "U8") == 0;
+    const uint64_t bytes = e->end - e->begin;
+    uint64_t elements = 1, first, count;
+    for (int i = 0; i < e->axes; i++)
+        elements *= e->shape[i];
+    elements = blocks ? elements / 18 * 32 : elements;
+    if (elements == 0 || bytes == 0)
+        return 0;
+    share_of(elements, rank, ranks, &first, &count);
+    *begin = e->begin + (blocks ? first / 32 * 18 : first * (bytes / elements));
+    return blocks ? count / 32 * 18 : count * (bytes / elements);
+}
+
+static FILE *open_beside(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return fopen(path, "wb");
+}
+
+typedef struct {
+    uint64_t bytes, sum;
+} part;
+
+/* Writes the file of a rank. */
+static part write_part(const st_file *f, int rank, int ranks, const char *name)
+{
+    char head[128];
+    uint8_t little[8], sums[8 * ST_TENSORS];
+    size_t n = 0;
+    FILE *out = open_beside(name);
+    snprintf(head, sizeof head,
+             "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of %d\"}}", rank,
+             ranks);
+    st_put_little(little, strlen(head));
+    part made = { 8 + strlen(head), fnv(fnv(start, little, 8), head, strlen(head)) };
+    MUST(out && fwrite(little, 8, 1, out) == 1 && fwrite(head, strlen(head), 1, out) == 1);
+    for (int i = 0; i < f->tensors; i++) {
+        uint64_t begin = 0;
+        const uint64_t count = piece_of(&f->tensor[i], rank, ranks, &begin);
+        if (count == 0)
+            continue;
+        MUST(fwrite(data + begin, (size_t)count, 1, out) == 1);
+        st_put_little(sums + n, fnv(start, data + begin, (size_t)count));
+        n += 8;
+        made.bytes += count;
+    }
+    MUST(fwrite(sums, 1, n, out) == n && fclose(out) == 0);
+    made.bytes += n;
+    made.sum = fnv(made.sum, sums, n) & INT64_MAX;
+    return made;
+}
+
+/* ---- what is damaged ---- */
+static void part_name(char out[64], int rank, damage how)
+{
+    snprintf(out, 64, how == ODD_NAME && rank == 0 ? "../ckpt.1-%d" : "ckpt.1-%d.safetensors",
+             rank);
+}
+
+static int damage_part(const char *name, uint64_t bytes, damage how, uint8_t where)
+{
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    const long at = (long)(bytes * where / 256);
+    if (how == MISSING)
+        return remove(path) == 0;
+    if (how == CUT)
+        return truncate(path, at) == 0;
+    FILE *f = fopen(path, "r+b");
+    MUST(f && fseek(f, at, SEEK_SET) == 0);
+    const int byte = getc(f);
+    MUST(byte != EOF && fseek(f, at, SEEK_SET) == 0 && putc(byte ^ 16, f) != EOF && fclose(f) == 0);
+    return 1;
+}
+
+/* Index and files of the header in text, in the folder. Whether they are as the library makes them,
+ * as far as this side knows. */
+static int compose(const char *text, size_t size, int ranks, damage how, const uint8_t *o)
+{
+    static char index[ST_HEADER + 4096];
+    static st_file f;
+    int n = 0, known = how != RAW && size < ST_HEADER && st_read_header(&f, text, size);
+    uint64_t all = 0;
+    for (int i = 0; known && i < f.tensors; i++) {
+        st_tensor *e = &f.tensor[i];
+        known = e->begin <= e->end && e->end <= DATA &&
+                (e->end - e->begin == st_bytes(e) || e->end == e->begin);
+        all = e->end > all ? e->end : all;
+    }
+    if (known)
+        qsort(f.tensor, (size_t)f.tensors, sizeof *f.tensor, by_offset);
+    if (!known)
+        f.tensors = 0;
+    if (how != RAW)
+        n = sprintf(index, "{\"gckpt\":[1,%d,%llu],\"files\":{", 1 + o[6] % 3,
+                    (unsigned long long)(all + (o[7] >= 240 ? o[7] - 248u : 0)));
+    for (int i = 0; i < ranks && how != RAW; i++) {
+        char name[64];
+        part_name(name, i, how);
+        part made = write_part(&f, i, ranks, strrchr(name, '/') ? "ckpt.1-0" : name);
+        if ((how == CUT || how == FLIPPED || how == MISSING) && i == o[4] % ranks)
+            MUST(damage_part(name, made.bytes, how, o[5]));
+        if (how == OTHER_SUM && i == o[4] % ranks)
+            *(o[5] & 1 ? &made.bytes : &made.sum) ^= 1;
+        n += sprintf(index + n, "%s\"%s\":[%llu,%llu]", i > 0 ? "," : "", name,
+                     (unsigned long long)made.bytes, (unsigned long long)made.sum);
+    }
+    if (how != RAW)
+        n += sprintf(index + n, "},\"tensors\":");
+    size = size < ST_HEADER ? size : ST_HEADER;
+    memcpy(index + n, text, size);
+    n += (int)size;
+    if (how != RAW || (o[4] & 1))
+        n += sprintf(index + n, ",\"check\":\"%llu\"}\n",
+                     (unsigned long long)(fnv(start, index, (size_t)n) ^ (how == BAD_CHECK)));
+    FILE *out = open_beside("ckpt");
+    MUST(out && fwrite(index, 1, (size_t)n, out) == (size_t)n && fclose(out) == 0);
+    return known;
+}
+
+/* ---- stores ---- */
+static const gckpt_init ones = { 0, 0, 1 }; /* to draw takes long */
+static const struct {
+    const char *name;
+    int n;
+    int64_t d[2];
+} model[] = { { "a", 2, { 4, 32 } }, { "b", 1, { 32, 0 } }, { "c", 2, { 41, 128 } } };
+enum { MODEL = sizeof model / sizeof *model };
+enum { EMPTY, UNMADE, MADE, PACKED, KINDS };
+
+static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
+{
+    const gckpt_store_desc desc = { fuzz_memory_of(memory), 7 };
+    const int ranks = 1 << o[1] % 4, rank = (o[1] >> 2) % ranks, kind = o[2] % KINDS;
+    gckpt_store *s = gckpt_store_new(&desc);
+    MUST(gckpt_store_ranks(s, rank, ranks, (gckpt_shard)(o[1] >> 6)) == GCKPT_OK);
+    if (kind == EMPTY)
+        return s;
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    for (int i = 0; i < MODEL; i++) {
+        const gckpt_shape shape = { model[i].n, { model[i].d[0], model[i].d[1], 0, 0, 0, 0 } };
+        MUST(gckpt_param(g, model[i].name, shape, ones) != NULL);
+    }
+    gckpt_graph_free(g);
+    gckpt_parameter p;
+    for (int i = 0; i < MODEL && kind == MADE; i++)
+        MUST(gckpt_store_get(s, i, &p) == GCKPT_OK);
+    if (kind == PACKED)
+        MUST(gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
+             gckpt_store_pack(s, "c", o[2] & 64 ? GCKPT_STORED_I8 : GCKPT_STORED_I4) == GCKPT_OK);
+    return s;
+}
+
+/* A hash of all that a load could change: what is not made is not looked at. */
+static uint64_t snapshot(const gckpt_store *s)
+{
+    const uint64_t step = gckpt_store_step(s);
+    uint64_t h = fnv(start, &step, sizeof step);
+    for (int i = 0; i < gckpt_store_count(s); i++) {
+        gckpt_parameter p;
+        MUST(gckpt_store_peek(s, i, &p) == GCKPT_OK);
+        h = fnv(h, p.name, strlen(p.name));
+        h = fnv(h, &p.values, sizeof p.values);
+        h = fnv(h, &p.packed, sizeof p.packed);
+        h = fnv(h, p.state, sizeof p.state);
+        if (p.values)
+            h = fnv(h, p.values, sizeof *p.values * (size_t)p.count);
+        for (int k = 0; k < 4 && p.state[k]; k++)
+            h = fnv(h, p.state[k], sizeof *p.state[k] * (size_t)p.count);
+    }
+    return h;
+}
+
+static int held_by(const gckpt_parameter *p, gckpt_shard shard)
+{
+    return p->elements <= 4096 || shard != GCKPT_SHARD_VALUES;
+}
+
+/* The floats that the header has as floats, in this rank's share. */
+static void check_values(gckpt_store *s, const char *text, size_t size, gckpt_shard shard)
+{
+    static st_file f;
+    gckpt_parameter p;
+    MUST(st_read_header(&f, text, size));
+    for (int i = 0; i < f.tensors; i++) {
+        const st_tensor *e = &f.tensor[i];
+        const int at = gckpt_store_find(s, e->name);
+        if (at < 0 || strcmp(e->type, "F32") != 0)
+            continue;
+        MUST(gckpt_store_get(s, at, &p) == GCKPT_OK);
+        MUST(4 * (uint64_t)p.elements == e->end - e->begin);
+        if (p.storage != GCKPT_STORED_F32 || p.elements == 0)
+            continue;
+        const int64_t first = held_by(&p, shard) ? 0 : p.first;
+        const int64_t count = held_by(&p, shard) ? p.elements : p.count;
+        MUST(memcmp(p.values, data + e->begin + 4 * (uint64_t)first, 4 * (size_t)count) == 0);
+    }
+}
+
+/* ---- a try ---- */
+int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
+{
+    fuzz_memory memory = { 0, 0, 0, 0 };
+    if (size < OPTIONS)
+        return 0;
+    const char *text = (const char *)o + OPTIONS;
+    size -= OPTIONS;
+    const int ranks = (o[0] & 15) == 15 ? 3 : 1 << o[0] % 4;
+    const damage how = o[3] < 128 ? SOUND : (damage)(o[3] % DAMAGES);
+    const gckpt_shard shard = (gckpt_shard)(o[1] >> 6);
+    const int known = compose(text, size, ranks, how, o);
+    gckpt_store *s = store_new(&memory, o);
+    char index[4096];
+    snprintf(index, sizeof index, "%s/ckpt", folder);
+    const uint64_t was = snapshot(s);
+    memory.fail = how == SOUND && o[5] >= 128 ? memory.calls + o[5] - 127 : 0;
+    const gckpt_result result = gckpt_ranks_load(s, index);
+    memory.fail = 0;
+    MUST(gckpt_error(s) == result || result == GCKPT_OK);
+    if (result > GCKPT_SKIPPED) {
+        const char *said = gckpt_error_text(s);
+        MUST(said[0] != 0 && snapshot(s) == was);
+        for (; *said; said++)
+            MUST((unsigned char)*said >= 0x20 && *said != 0x7f);
+    } else {
+        MUST(result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT);
+        MUST(how != BAD_CHECK && how != ODD_NAME && ranks != 3);
+        /* an empty store looks at the size and the sum of every file, and reads all of one rank */
+        MUST(o[2] % KINDS != EMPTY || (how != CUT && how != MISSING && how != OTHER_SUM));
+        MUST(o[2] % KINDS != EMPTY || o[1] % 4 > 0 || how != FLIPPED ||
+             memmem(text, size, "num_batches_tracked", 19));
+        if (known)
+            check_values(s, text, size, shard);
+        MUST(gckpt_ranks_load(s, index) == result);
+    }
+    gckpt_store_free(s);
+    MUST(memory.live == 0);
+    for (int i = 0; i < ranks && how != RAW; i++) {
+        char name[64];
+        part_name(name, i, SOUND);
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        remove(path);
+    }
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed)
+{
+    static st_file f;
+    static char text[ST_HEADER];
+    fuzz_draws d = { seed };
+    if (size < OPTIONS || most < OPTIONS + 8)
+        return LLVMFuzzerMutate(bytes, size, most);
+    const uint64_t kind = fuzz_draw(&d, 8);
+    if (kind < 2) {
+        const uint64_t at = fuzz_draw(&d, OPTIONS);
+        bytes[at] = (uint8_t)(at >= 3 && fuzz_draw(&d, 2) ? 0 : fuzz_draw(&d, 256));
+        return size;
+    }
+    if (kind < 7 && st_read_header(&f, (const char *)bytes + OPTIONS, size - OPTIONS)) {
+        for (uint64_t n = 1 + fuzz_draw(&d, 3); n > 0; n--)
+            st_change(&f, &d);
+        st_lay(&f);
+        const size_t n = st_write_header(&f, text);
+        if (n > 0 && OPTIONS + n <= most) {
+            memcpy(bytes + OPTIONS, text, n);
+            return OPTIONS + n;
+        }
+    }
+    return OPTIONS + LLVMFuzzerMutate(bytes + OPTIONS, size - OPTIONS, most - OPTIONS);
+}
+
+/* ---- the first headers: as a store writes them, in shares or not ---- */
+static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const char *text)
+{
+    uint8_t bytes[OPTIONS + ST_HEADER];
+    const size_t n = strlen(text);
+    memcpy(bytes, o, OPTIONS);
+    memcpy(bytes + OPTIONS, text, n);
+    fuzz_seed(to, number, bytes, OPTIONS + n);
+    char index[4096];
+    fuzz_memory memory = { 0, 0, 0, 0 };
+    compose(text, n, 1 << o[0] % 4, SOUND, o);
+    gckpt_store *s = store_new(&memory, o);
+    snprintf(index, sizeof index, "%s/ckpt", folder);
+    const gckpt_result result = gckpt_ranks_load(s, index);
+    if (result != GCKPT_OK)
+        fprintf(stderr, "%s\n", gckpt_error_text(s));
+    gckpt_store_free(s);
+    return result == GCKPT_OK;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    const char *to = getenv("FUZZ_SEEDS"), *at = getenv("FUZZ_DIR");
+    (void)argc;
+    (void)argv;
+    snprintf(folder, sizeof folder, "%s", at ? at : ".");
+    fuzz_draws d = { 1 };
+    for (size_t i = 0; i < DATA; i++) /* floats, halves and scales that are finite and small */
+        data[i] = (uint8_t)(i % 2 ? 0x3c : fuzz_draw(&d, 256));
+    if (!to)
+        return 0;
+    uint8_t o[OPTIONS] = { 0, 0, UNMADE, 0, 0, 0, 0, 0 };
+    fuzz_memory memory = { 0, 0, 0, 0 };
+    for (int kind = UNMADE; kind <= PACKED + 1; kind++) {
+        o[1] = 0;
+        o[2] = (uint8_t)(kind > PACKED ? 64 | PACKED : kind);
+        gckpt_store *s = store_new(&memory, o);
+        fuzz_file file = { NULL, 0, 0, 0, 0 };
+        static char text[ST_HEADER];
+        MUST(gckpt_store_write(s, fuzz_write, &file) == GCKPT_OK);
+        const size_t length = (size_t)st_little(file.bytes);
+        MUST(length < sizeof text);
+        memcpy(text, file.bytes + 8, length);
+        text[length] = 0;
+        for (int ranks = 0; ranks < 4; ranks++)
+            for (int shard = 0; shard < 4; shard++) {
+                o[0] = (uint8_t)ranks;
+                o[1] = (uint8_t)(shard << 6 | (3 - ranks) << 2 | ranks);
+                MUST(try_seed(to, kind * 16 + ranks * 4 + shard, o, text));
+            }
+        o[1] = 0xc1;
+        o[2] = EMPTY;
+        MUST(try_seed(to, 100 + kind, o, text));
+        fuzz_file_end(&file);
+        gckpt_store_free(s);
+    }
+    exit(0);
+}
