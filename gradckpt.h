@@ -1775,9 +1775,10 @@ struct gckpt_backend {
      * executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
-     * each instruction when an executor is made. NULL: there is none, and the op's own runs, with
-     * memory of its own on copies (slow). Forward and backward share aux, whose layout the op's own
-     * kernels define: a backend that lays it out otherwise has both. */
+     * each instruction when an executor is made, and more than once: the answer is always the same.
+     * NULL: there is none, and the op's own runs, with memory of its own on copies (slow). Forward
+     * and backward share aux, whose layout the op's own kernels define: a backend that lays it out
+     * otherwise has both. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
      * fill: word, n times, from an address that is a multiple of 4. */
