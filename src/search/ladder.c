@@ -249,21 +249,24 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
     int units = s->p->units, part = units <= 300 ? 40 : units <= GCKPTI_MANY ? 25 : 12, at;
     int every = (most - least) / s->grain <= 96, fine = !every && part == 25;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
-    for (int64_t limit = most; limit >= least;) {
-        gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
-        int64_t step = every ? s->grain : (limit - resident) / part;
-        if (!answer)
-            return;
-        answer->limit = limit;
-        if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
+    for (int64_t limit = most, next; limit >= least; limit = next) {
+        int64_t step = every ? s->grain : (limit - resident) / part, parts = 1;
+        const uint64_t work = gckpti_hulls_work(s->bound, limit, &at);
+        if (!every && work > deep)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
-        for (int halves = 0; fine && halves < 3; halves++) /* steep, and no list of all cuts */
-            if (gckpti_hulls_work(s->bound, limit - step, &at) -
-                    gckpti_hulls_work(s->bound, limit, &at) > 2 * s->enough)
-                step /= 2;
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
-        limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
+        next = limit - least > step ? limit - step : limit > least ? least : least - 1;
+        while (fine && next >= least && parts < 8 && /* steep, and no list of all cuts */
+               gckpti_hulls_work(s->bound, next, &at) - work > (uint64_t)parts * 2 * s->enough)
+            parts *= 2;
+        step = (limit - next) / parts / s->grain * s->grain;
+        for (int k = 0; k < parts && (k == 0 || step > 0); k++) {
+            gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
+            if (!answer)
+                return;
+            answer->limit = limit - k * step;
+        }
     }
     for (int k = 0; k < s->rungs; k++)
         if (gckpti_hulls_work(s->bound, s->rung[k].limit, &at) < UINT64_MAX)
