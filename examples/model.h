@@ -680,6 +680,14 @@ static inline void *model_map(model_any *m, const char *path, size_t *size)
 #endif
 }
 
+/* What may explain that files are not those of config.json's model. */
+static inline const char *model_untyped(model_any *m)
+{
+    return json_find_set(&m->file, JSON_ROOT, "model_type") != 0
+               ? ""
+               : "; config.json has no model_type, as old files of GPT-2";
+}
+
 /* Takes in one file of the model. */
 static inline int model_load_file(model_loading *l, const char *dir, const char *name)
 {
@@ -709,9 +717,7 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
                           l->unknown, l->model->config.family->name,
                           (long long)l->model->config.layers,
                           l->model->config.tied ? "" : " with a head of its own",
-                          json_find_set(&l->model->file, JSON_ROOT, "model_type") != 0
-                              ? ""
-                              : "; config.json has no model_type, as old files of GPT-2");
+                          model_untyped(l->model));
     return 0;
 }
 
@@ -777,8 +783,9 @@ static inline int model_check_bytes(model_loading *l, const char *dir)
     }
     if (weights <= l->bytes + (1 << 22))
         return 0;
-    return model_fail(l->model, "%s: config.json is of %.0f weights, and the files have %.0f bytes",
-                      dir, weights, l->bytes);
+    return model_fail(l->model,
+                      "%s: config.json is of %.0f weights, and the files have %.0f bytes%s", dir,
+                      weights, l->bytes, model_untyped(l->model));
 }
 
 /* Freezes and packs matrices, but those of some modules (NULL: none), before they have values. */

@@ -103,6 +103,6 @@ static const char *const words[] = { "\"prompt\"", "\"completion\"", "\"answer\"
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     if (size < 2 || bytes[0] == 'b' || most < size + 1)
-        return LLVMFuzzerMutate(bytes, size, most);
+        return reader_mutate_bytes(bytes, size, most);
     return 1 + reader_mutate_json(bytes + 1, size - 1, most - 1, seed, words);
 }

@@ -153,7 +153,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     const size_t head = size < 8192 ? size : 8192;
     reader_state = seed;
     if (size < 64 || reader_draw(6) == 0)
-        return LLVMFuzzerMutate(bytes, size, most);
+        return reader_mutate_bytes(bytes, size, most);
     if (reader_draw(16) == 0)
         return 24 + reader_draw(size - 24);
     for (size_t n = 1 + reader_draw(3); n > 0; n--) {
@@ -163,7 +163,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
         if (wide == 8 && was > 0 && was < 64 && at + 8 + was <= size) { /* a text, it seems */
             uint8_t text[72];
             memcpy(text, bytes + at + 8, was);
-            const size_t length = LLVMFuzzerMutate(text, was, sizeof text);
+            const size_t length = reader_mutate_bytes(text, was, sizeof text);
             bytes[at] = (uint8_t)length;
             size = reader_splice(bytes, size, most, at + 8, at + 8 + was, text, length);
             return size;

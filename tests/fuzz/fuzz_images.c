@@ -147,14 +147,14 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     size_t starts[32], n = 0;
     reader_state = seed;
     if (reader_draw(8) == 0)
-        return LLVMFuzzerMutate(bytes, size, most);
+        return reader_mutate_bytes(bytes, size, most);
     for (size_t at = 0; at + 3 <= size && n < 32;) {
         const size_t length = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
         starts[n++] = at;
         at += 3 + length;
     }
     if (n == 0)
-        return LLVMFuzzerMutate(bytes, size, most);
+        return reader_mutate_bytes(bytes, size, most);
     const size_t at = starts[reader_draw(n)];
     size_t length = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
     length = length < size - at - 3 ? length : size - at - 3;
@@ -185,7 +185,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
                 copy[place + i] = (uint8_t)(value >> (24 - 8 * i));
         }
         break;
-    default: length = LLVMFuzzerMutate(copy + 3, length, length + 64 < 65535 ? length + 64 : length);
+    default: length = reader_mutate_bytes(copy + 3, length, length + 64 < 65535 ? length + 64 : length);
     }
     copy[1] = (uint8_t)(length & 255);
     copy[2] = (uint8_t)(length >> 8);

@@ -9,6 +9,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+#include <sanitizer/msan_interface.h>
+#endif
+#endif
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -157,6 +162,18 @@ static void reader_end_seed(reader_seed *s, const char *name)
 }
 
 /* ---- changing inputs -------------------------------------------------------------------------- */
+/* libFuzzer's own changes. What it writes is not seen by MemorySanitizer, which is told of it. */
+static size_t reader_mutate_bytes(uint8_t *bytes, size_t size, size_t most)
+{
+    size = LLVMFuzzerMutate(bytes, size, most);
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+    __msan_unpoison(bytes, size);
+#endif
+#endif
+    return size;
+}
+
 static uint64_t reader_state;
 
 static size_t reader_draw(size_t n) /* below n > 0: splitmix64 */
@@ -262,7 +279,7 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
     while (words != NULL && words[count] != NULL)
         count++;
     if (n == 0)
-        return LLVMFuzzerMutate(s, size, most);
+        return reader_mutate_bytes(s, size, most);
     const size_t at = reader_draw(n), other = reader_draw(n);
     const reader_span one = spans[at];
     const char *value = count > 0 && reader_draw(2) == 0 ? words[reader_draw(count)]
@@ -303,7 +320,7 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
         copy = (uint8_t *)malloc(length + 64);
         must(copy != NULL);
         memcpy(copy, s + from, length);
-        length = LLVMFuzzerMutate(copy, length, length + 64);
+        length = reader_mutate_bytes(copy, length, length + 64);
         size = reader_splice(s, size, most, from, to, copy, length);
         free(copy);
         return size;
@@ -314,9 +331,14 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
 static size_t reader_mutate_json(uint8_t *bytes, size_t size, size_t most, unsigned seed,
                                  const char *const *words)
 {
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+    __msan_unpoison(bytes, size);
+#endif
+#endif
     reader_state = seed;
     if (reader_draw(4) == 0)
-        return LLVMFuzzerMutate(bytes, size, most);
+        return reader_mutate_bytes(bytes, size, most);
     for (size_t n = 1 + reader_draw(3); n > 0; n--)
         size = reader_change_json(bytes, size, most, words);
     return size;
