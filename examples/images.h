@@ -144,6 +144,13 @@ static inline int64_t images_number(FILE *f)
     return (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
 }
 
+/* Bytes from here to the end of a file; -1: that cannot be told. */
+static inline int64_t images_left(FILE *f)
+{
+    const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
+}
+
 /* MNIST's files: 2051, rows, height, width, pixels; and 2049, rows, labels. */
 static inline int images_idx(images_set *s, const char *path, FILE *images, FILE *labels)
 {
@@ -152,6 +159,12 @@ static inline int images_idx(images_set *s, const char *path, FILE *images, FILE
     int failed = magic != 2051 || images_number(labels) != 2049 || images_number(labels) != rows;
     if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096) {
         snprintf(s->error, sizeof s->error, "%s: not MNIST's format, or not like its labels", path);
+        return -1;
+    }
+    const int64_t left = images_left(images); /* before there is memory for what it says it has */
+    if (left < rows * height * width) {
+        snprintf(s->error, sizeof s->error, "%s: ends within row %.0f", path,
+                 (double)(left / (height * width)));
         return -1;
     }
     if (images_like(s, height, width, 1, path) != 0 || images_room(s, rows) != 0)
@@ -262,11 +275,13 @@ static inline int images_map(images_set *s, const char *path, int64_t room)
     if (width < 1 || height < 1 || width > 16384 || height > 16384 || most != 255)
         failed = snprintf(s->error, sizeof s->error,
                           "%s: not a .ppm or .pgm with bytes of 0 to 255 (P6, P5)", path);
-    failed = failed || images_like(s, height, width, p == '6' ? 3 : 1, path) != 0 ||
-             (room > 0 && images_room(s, room) != 0);
+    failed = failed || images_like(s, height, width, p == '6' ? 3 : 1, path) != 0;
     const size_t size = (size_t)images_size(s);
-    if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
+    if (!failed && images_left(f) < images_size(s)) /* before there is memory for it */
         failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
+    failed = failed || (room > 0 && images_room(s, room) != 0);
+    if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
+        failed = snprintf(s->error, sizeof s->error, "%s: cannot be read", path);
     if (f != NULL)
         fclose(f);
     s->rows += !failed;
@@ -364,12 +379,17 @@ static inline int images_read_u8(images_set *s, const char *folder)
             failed = images_folder(s, folder, part ? "val" : "train");
 #endif
         s->validation += s->rows;
-        if (failed > 0)
+        if (!failed && s->validation == 0) {
+            snprintf(s->error, sizeof s->error, "%s: no images in %s", folder,
+                     part ? "test_batch.bin" : "data_batch_1.bin to data_batch_5.bin");
+            failed = -1;
+        } else if (failed > 0) {
             snprintf(s->error, sizeof s->error,
                      "%s has neither %s nor MNIST's %s-images-idx3-ubyte and its labels, nor "
                      "%s/CLASS/NAME.ppm",
                      folder, part ? "test_batch.bin" : "data_batch_1.bin", part ? "t10k" : "train",
                      part ? "val" : "train");
+        }
     }
     if (!failed)
         images_scale(s);

@@ -180,6 +180,8 @@ static inline double llama_pair(const llama_positions *l, int64_t head, double t
 
 static inline double llama_whole(double x, int up)
 {
+    if (!(x > -1e15 && x < 1e15)) /* that large, it is whole already */
+        return x;
     const double n = (double)(int64_t)x; /* towards 0 */
     return up ? n + (n < x) : n - (n > x);
 }
@@ -373,7 +375,7 @@ static inline double llama_real(json *d, uint32_t object, const char *key, doubl
 {
     const double x = json_real(d, object, key, usual);
     if (!(x > least) || x > 1e12)
-        json_fail(d, 0, "%s %g: expected a number above %g", key, x, least);
+        json_fail(d, 0, "%s %g: expected a number above %g, 1e12 at most", key, x, least);
     return x;
 }
 
@@ -387,8 +389,8 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
     const double one = json_real(d, at, "mscale", 0), all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
-    l->fast = fast > 0 ? fast : 32;
-    l->slow = slow > 0 ? slow : 1;
+    l->fast = fast > 0 ? llama_real(d, at, "beta_fast", 32, 1e-6) : 32; /* their logarithms */
+    l->slow = slow > 0 ? llama_real(d, at, "beta_slow", 1, 1e-6) : 1;   /* are taken */
     l->truncate = json_bool(d, at, "truncate", 1);
     l->scale = one != 0 && all != 0
                    ? llama_yarn_scale(l->factor, one) / llama_yarn_scale(l->factor, all)
@@ -426,7 +428,7 @@ static inline void llama_read_angles(json *d, uint32_t at, const model_config *c
     if (l->scaling == LLAMA_UNSCALED)
         return;
     l->original = json_real(d, at, "original_max_position_embeddings", (double)c->context);
-    l->original = llama_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0);
+    l->original = llama_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0.5);
     const int by_context = l->scaling == LLAMA_YARN && json_find_set(d, at, "factor") == 0;
     l->factor = by_context ? (double)c->context / l->original : llama_real(d, at, "factor", 0, 0);
     if (l->scaling == LLAMA_YARN)

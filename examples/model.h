@@ -476,9 +476,10 @@ static inline int64_t model_size(json *d, const char *key, int64_t usual)
         return 1;
     }
     const int64_t n = json_int(d, JSON_ROOT, key, usual);
-    if (n < 1 || n > 1 << 24)
-        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
-    return n;
+    if (n >= 1 && n <= 1 << 24)
+        return n;
+    json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
+    return 1; /* others are divided by it */
 }
 
 /* The activation that a key names, or m->file has an error. */
@@ -620,6 +621,9 @@ static inline int model_read_config(model_any *m, const char *dir)
 
 typedef struct {
     model_any *model;
+    gckpt_store *store;
+    int map;
+    double bytes;         /* of all files */
     unsigned char *found; /* by parameter */
     char unknown[MODEL_NAME], stored[MODEL_NAME];
 } model_loading;
@@ -676,10 +680,18 @@ static inline void *model_map(model_any *m, const char *path, size_t *size)
 #endif
 }
 
-/* Takes in one file of the model. */
-static inline int model_load_file(model_loading *l, gckpt_store *store, const char *dir,
-                                  const char *name, int map)
+/* What may explain that files are not those of config.json's model. */
+static inline const char *model_untyped(model_any *m)
 {
+    return json_find_set(&m->file, JSON_ROOT, "model_type") != 0
+               ? ""
+               : "; config.json has no model_type, as old files of GPT-2";
+}
+
+/* Takes in one file of the model. */
+static inline int model_load_file(model_loading *l, const char *dir, const char *name)
+{
+    gckpt_store *store = l->store;
     char path[MODEL_PATH];
     gckpt_file_desc desc;
     gckpt_result result;
@@ -687,11 +699,9 @@ static inline int model_load_file(model_loading *l, gckpt_store *store, const ch
     desc.rename = model_renamed;
     desc.user = l;
     desc.values_only = desc.partial = desc.writable = 1;
-    if (strpbrk(name, "/\\") != NULL)
-        return model_fail(l->model, "%s: \"%s\": a file beside it is expected", dir, name);
     if (model_path(l->model, path, dir, name) != 0)
         return -1;
-    if (map) {
+    if (l->map) {
         size_t size = 0;
         const void *memory = model_map(l->model, path, &size);
         if (memory == NULL)
@@ -707,19 +717,33 @@ static inline int model_load_file(model_loading *l, gckpt_store *store, const ch
                           l->unknown, l->model->config.family->name,
                           (long long)l->model->config.layers,
                           l->model->config.tied ? "" : " with a head of its own",
-                          json_find_set(&l->model->file, JSON_ROOT, "model_type") != 0
-                              ? ""
-                              : "; config.json has no model_type, as old files of GPT-2");
+                          model_untyped(l->model));
     return 0;
 }
 
-/* model.safetensors, or else all files that model.safetensors.index.json names. */
-static inline int model_load_files(model_loading *l, gckpt_store *store, const char *dir, int map)
+/* Adds a file's bytes to l->bytes; one that cannot be read has none, and says so when it is loaded. */
+static inline int model_count_file(model_loading *l, const char *dir, const char *name)
+{
+    char path[MODEL_PATH];
+    gguf g; /* which knows how long files are */
+    memset(&g, 0, sizeof g);
+    if (model_path(l->model, path, dir, name) != 0)
+        return -1;
+    g.file = fopen(path, "rb");
+    if (g.file != NULL)
+        l->bytes += (double)gguf_size_of(&g);
+    gguf_close(&g);
+    return 0;
+}
+
+/* Visits model.safetensors, or else all files that model.safetensors.index.json names. */
+static inline int model_each_file(model_loading *l, const char *dir,
+                                  int (*visit)(model_loading *l, const char *dir, const char *name))
 {
     char path[MODEL_PATH];
     json d;
     if (model_has(l->model, path, dir, "model.safetensors"))
-        return model_load_file(l, store, dir, "model.safetensors", map);
+        return visit(l, dir, "model.safetensors");
     if (!model_has(l->model, path, dir, "model.safetensors.index.json"))
         return model_fail(l->model,
                           "%s: no weights: expected model.safetensors, or "
@@ -734,12 +758,34 @@ static inline int model_load_files(model_loading *l, gckpt_store *store, const c
             int again = 0;
             for (uint32_t i = json_first(&d, all); i != k && !again; i = json_next(&d, i))
                 again = json_is(&d, i + 1, name);
-            if (!again && d.error[0] == 0)
-                failed = model_load_file(l, store, dir, name, map);
+            if (again || d.error[0] != 0)
+                continue;
+            failed = strpbrk(name, "/\\") != NULL
+                         ? model_fail(l->model, "%s: \"%s\": a file beside it is expected", dir, name)
+                         : visit(l, dir, name);
         }
     }
     json_free(&d);
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
+}
+
+/* Refuses a config.json of a model that its files are far too short for, before there is memory for
+ * it; where they lack a little, loading says what. */
+static inline int model_check_bytes(model_loading *l, const char *dir)
+{
+    const model_config *c = &l->model->config;
+    double weights = 0;
+    if (model_each_file(l, dir, model_count_file) != 0)
+        return -1;
+    for (int64_t i = 0; i < model_count(c); i++) {
+        const gckpt_shape s = model_get(c, i).shape;
+        weights += (double)s.d[0] * (s.n > 1 ? (double)s.d[1] : 1);
+    }
+    if (weights <= l->bytes + (1 << 22))
+        return 0;
+    return model_fail(l->model,
+                      "%s: config.json is of %.0f weights, and the files have %.0f bytes%s", dir,
+                      weights, l->bytes, model_untyped(l->model));
 }
 
 /* Freezes and packs matrices, but those of some modules (NULL: none), before they have values. */
@@ -778,14 +824,15 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
     const int keys = gguf_is(dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
     const int64_t n = model_count(&m->config);
-    model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
+    model_loading l = { m, store, map, 0, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
+    int failed = (!keys && model_check_bytes(&l, dir) != 0) ||
+                 model_declare_some(m, store, map ? 1 : 2) != 0 ||
                  (!keys && source->storage != GCKPT_STORED_F32 &&
                   model_pack_others(m, store, source->storage, source->floats) != 0);
     failed = failed || (keys ? gguf_load(&l, store, dir, source)
-                             : model_load_files(&l, store, dir, map)) != 0;
+                             : model_each_file(&l, dir, model_load_file)) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get(&m->config, i);
         if (!l.found[i])

@@ -47,6 +47,7 @@ enum {
     BPE_CACHE_TOKENS = 11,
     BPE_STEPS = 16,       /* normalizers and pre-tokenizers */
     BPE_PATTERN = 32,     /* a text that one of them looks for or puts in is shorter, in bytes */
+    BPE_GROWTH = 256,     /* all normalizers together make a text so many times as long, at most */
     BPE_TEMPLATE_SIZE = 8 /* special tokens on one side of a text */
 };
 
@@ -859,12 +860,13 @@ static inline int bpe_is_type(json *d, uint32_t object, const char *type)
 static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to, size_t *size)
 {
     const char *s = json_text(d, at);
-    *size = json_size(d, at);
+    const size_t n = json_size(d, at);
+    *size = 0; /* of what is refused: callers go on */
     if (d->error[0])
         return -1;
-    if (*size < least || *size >= BPE_PATTERN)
+    if (n < least || n >= BPE_PATTERN)
         return json_wrong(d, at, least ? "a text of 1 to 31 bytes" : "a text of 0 to 31 bytes");
-    memcpy(to, s, *size);
+    memcpy(to, s, *size = n);
     return 0;
 }
 
@@ -914,6 +916,23 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
     }
     bpe_load_step(l, &p);
     l->b->normalizers = l->b->step_count;
+}
+
+/* Refuses normalizers that, one after another, make a text longer than any tokenizer does: 16 that
+ * each put 30 spaces in the place of one would take all memory there is. */
+static inline void bpe_check_growth(bpe_loader *l)
+{
+    double times = 1;
+    for (int i = 0; i < l->b->normalizers; i++) {
+        const bpe_step *p = &l->b->steps[i];
+        if (p->kind == BPE_NFC)
+            times *= 3;
+        else if (p->kind == BPE_REPLACE && p->to_size > p->from_size)
+            times *= (double)p->to_size / (double)p->from_size;
+    }
+    if (times > BPE_GROWTH)
+        json_fail(&l->d, 0, "normalizer: these make a text up to %.0f times as long: %d at most",
+                  times, (int)BPE_GROWTH);
 }
 
 static inline void bpe_load_split(bpe_loader *l, uint32_t object)
@@ -1147,6 +1166,7 @@ static inline int bpe_load_json(bpe_loader *l)
     bpe_load_model(l, model);
     if (normalizer)
         bpe_load_normalizer(l, normalizer);
+    bpe_check_growth(l);
     if (splitter)
         bpe_load_splitter(l, splitter);
     bpe_load_decoder(l, json_need(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);

@@ -157,6 +157,37 @@ static void refused(const char *why)
     CHECK(s.bytes == NULL && s.names == NULL);
 }
 
+/* What a file says of itself takes no memory before its pixels are there; no images are no set. */
+static void test_lies(void)
+{
+    static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm", "data_batch_1.bin" };
+    static const unsigned char head[] = { 0, 0, 8, 3, 255, 255, 255, 255, 0, 0, 16, 0, 0, 0, 16, 0, 0, 0, 8, 1, 255, 255, 255, 255 };
+    char path[200];
+    mkdir(AT, 0777), mkdir(AT "/train", 0777), mkdir(AT "/train/tea", 0777);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, AT "/%s", files[i]);
+        FILE *f = fopen(path, "wb");
+        CHECK(f != NULL && fwrite(head + 16 * i, 1, i ? 8 : 16, f) == (i ? 8u : 16u) && fclose(f) == 0);
+    }
+    allocations = 0;
+    refused("train-images-idx3-ubyte: ends within row 0");
+    CHECK_MSG(allocations == 0, "%ld allocations", allocations);
+    remove(AT "/train-images-idx3-ubyte"), remove(AT "/train-labels-idx1-ubyte");
+    put(files[2], "P6\n16384 16384\n255\n", 100, 0);
+    allocations = 0;
+    refused("train/tea/1.ppm: ends within the picture");
+    CHECK_MSG(allocations == 2, "%ld allocations; names of two folders alone are two", allocations);
+    put(files[3], "", 0, 0);
+    refused("no images in data_batch_1.bin to data_batch_5.bin");
+    put(files[3], "\1", 3072, 0);
+    put("test_batch.bin", "", 0, 0);
+    refused("no images in test_batch.bin");
+    remove(AT "/test_batch.bin");
+    for (int i = 2; i < 4; i++)
+        snprintf(path, sizeof path, AT "/%s", files[i]), remove(path);
+    rmdir(AT "/train/tea"), rmdir(AT "/train"), rmdir(AT);
+}
+
 static void test_folders(void)
 {
     static const char *const folders[] = { "", "/train", "/train/tea", "/train/coffee", "/val", "/val/tea", "/val/coffee" };
@@ -236,6 +267,7 @@ int main(void)
     test_training();
 #ifdef IMAGES_FOLDERS
     test_folders();
+    test_lies();
 #endif
     CHECK(living == 0);
     return check_report("images");

@@ -10,6 +10,10 @@
 
 #define GOLDEN  "tests/golden/tokenizer/"
 #define SCRATCH "build/test_tokenizer.tmp"
+#define EIGHTY  "123456789 123456789 123456789 123456789 123456789 123456789 123456789 123456789 "
+#define WIDENS                                                                                     \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                         \
+    "\"content\":\"                              \"}"
 
 /* The file with `from` replaced once by `to`, at SCRATCH. */
 static void put_edited(const char *path, const char *from, const char *to)
@@ -691,6 +695,8 @@ static void test_family_refusals(void)
           "decoder: expected a Strip of at most one" },
         { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"ab\"",
           "replacement: expected one character, found a string ab" },
+        { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"" EIGHTY EIGHTY EIGHTY EIGHTY "\"",
+          "replacement: expected a text of 1 to 31 bytes" },
         { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"\"",
           "replacement: expected a text of 1 to 31 bytes" },
         { "mistral", "\"prepend_scheme\":\"first\"", "\"prepend_scheme\":\"last\"",
@@ -733,6 +739,9 @@ static void test_refusals(void)
         { "\"model\":{", "\"model\":7,\"m\":{", ":1: model: expected an object, found a number 7" },
         { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}",
           "normalizer: expected the type NFC, Prepend, Replace or Sequence, found \"NFKC\"" },
+        { "\"normalizer\":null",
+          "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" WIDENS "," WIDENS "]}",
+          "normalizer: these make a text up to 900 times as long: 256 at most" },
         { "\"normalizer\":null", "\"normalizer\":[]",
           "normalizer: expected NFC, Prepend, Replace or Sequence, found an array" },
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",

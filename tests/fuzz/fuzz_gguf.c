@@ -1,38 +1,31 @@
-/* fuzz_gguf.c - any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter; nothing but
- * an error may come of them.
+/* fuzz_gguf.c - any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter.
  *
- *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/fuzz_gguf.c -o fuzz_gguf -lm
- *     mkdir seeds && cp $(find tests/golden -name "*.gguf") seeds
- *     ./fuzz_gguf -max_len=40000 -rss_limit_mb=512 seeds
- *
- * Without -fsanitize=fuzzer: -DFUZZ_ALONE, and ./fuzz_gguf SECONDS SEED FILE.. changes bytes and
- * numbers of the files by chance. */
-#define _XOPEN_SOURCE 700
-#define GRADCKPT_IMPLEMENTATION
+ * What must hold: a refusal has an error text; values that keys and tensors are said to have are there;
+ * texts of keys that were accepted are never what the tokenizer made of them is refused for; tokens
+ * are of the vocabulary. Numbers of the head (lengths, counts, types, places) are changed as such. */
+#define _GNU_SOURCE
 #include "gradckpt.h"
-#include "examples/adapters.h"
-#include "examples/gguf_tokenizer.h"
-#include <sys/stat.h>
-#include <unistd.h>
+#include "adapters.h"
+#include "gguf_tokenizer.h"
+#include "reader.h"
 
-static char path[64]; /* where the bytes lie, in memory if there is /dev/shm */
+static const char *path; /* where the bytes lie */
 static model_any golden;
-static long accepted[4];
 
 static void try_keys(void)
 {
     gguf g;
     if (gguf_open(&g, path) == 0) {
-        volatile int64_t sum = 0;
-        accepted[0]++;
+        uint64_t sum = 0; /* so that all are read */
         for (size_t i = 0; i < g.key_count; i++) {
             gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].of);
             while (gguf_next(&all))
-                sum +=
-                    all.of == GGUF_STRING ? (all.size > 0 ? all.text[all.size - 1] : 0) : all.whole;
+                sum += (uint64_t)(all.of != GGUF_STRING ? all.whole
+                                  : all.size > 0        ? all.text[all.size - 1]
+                                                        : 0);
             g.error[0] = 0;
             const char *text = gguf_text(&g, g.keys[i].name, NULL);
-            sum += text != NULL ? (int64_t)strlen(text) : gguf_int(&g, g.keys[i].name, 0);
+            sum += text != NULL ? strlen(text) : (uint64_t)gguf_int(&g, g.keys[i].name, 0);
             g.error[0] = 0;
         }
         for (size_t i = 0; i < g.tensor_count; i++) {
@@ -41,6 +34,9 @@ static void try_keys(void)
             gguf_read_floats(&g, t, 0, t->elements < 256 ? t->elements : 256, values);
             g.error[0] = 0;
         }
+        must(sum != 0x6772616465757465u);
+    } else {
+        must(g.error[0] != 0);
     }
     gguf_close(&g);
 }
@@ -50,7 +46,7 @@ static void try_model(int as_file)
     model_any m;
     const model_source source = { GCKPT_STORED_F32, 0, NULL, as_file };
     gckpt_store *s = gckpt_store_new(NULL);
-    accepted[1] += model_load(&m, s, path, &source) == 0;
+    must(model_load(&m, s, path, &source) == 0 || m.error[0] != 0);
     gckpt_store_free(s);
     model_close(&m);
 }
@@ -61,15 +57,14 @@ static void try_tokenizer(void)
     bpe b;
     chat c;
     bpe_tokens t = { NULL, 0, 0, "" };
-    gguf_open_chat(&c, path, NULL);
+    must(gguf_open_chat(&c, path, NULL) == 0 || c.error[0] != 0);
     if (gguf_open_tokenizer(&b, path) != 0) {
-        if (strstr(b.error, ".gguf:1:") != NULL) /* what was made of the keys was refused */
-            abort();
+        must(b.error[0] != 0 && strstr(b.error, ".gguf:1:") == NULL); /* what was made of the keys */
         return;
     }
-    accepted[3]++;
-    if (bpe_encode(&b, text, sizeof text - 1, BPE_SPECIALS | BPE_TEMPLATE, &t) != 0)
-        abort();
+    must(bpe_encode(&b, text, sizeof text - 1, BPE_SPECIALS | BPE_TEMPLATE, &t) == 0);
+    for (size_t i = 0; i < t.count; i++)
+        must(t.ids[i] >= 0 && t.ids[i] < b.count);
     size_t size;
     free(bpe_decode(&b, t.ids, t.count, &size));
     bpe_tokens_free(&t);
@@ -81,85 +76,102 @@ static void try_adapter(void)
     adapters a;
     model_any m = golden;
     gckpt_store *s = gckpt_store_new(NULL);
-    accepted[2] += gguf_adapter_load(&a, &m, s, path) == 0;
+    m.error[0] = 0;
+    must(gguf_adapter_load(&a, &m, s, path) == 0 || m.error[0] != 0);
     adapters_end(&a);
     gckpt_store_free(s);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    if (path[0] == 0) {
-        snprintf(path, sizeof path, "%s/fuzz_gguf.%ld.gguf",
-                 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getpid());
-        if (model_read_config(&golden, "tests/golden/llama/gqa") != 0)
-            abort();
+    static char at[64];
+    if (path == NULL) {
+        must(model_read_config(&golden, "tests/golden/llama/gqa") == 0);
+        snprintf(at, sizeof at, "%s", reader_path("x.gguf"));
+        path = at;
     }
-    FILE *f = fopen(path, "wb");
-    if (f == NULL || fwrite(bytes, 1, size, f) != size || fclose(f) != 0)
-        abort();
+    reader_write_to(path, bytes, size);
     try_keys();
     try_model((int)(size & 1));
     try_adapter();
     try_tokenizer();
+    reader_remove("x.gguf");
     return 0;
 }
 
-#ifdef FUZZ_ALONE
-#include <time.h>
-
-static uint64_t state = 1;
-static uint64_t draw(uint64_t n)
+/* A file of two keys of each type, and a tensor. */
+static void small_seed(void)
 {
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (z ^ (z >> 31)) % n;
+    static const unsigned char sizes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
+    static const unsigned char zeros[128];
+    reader_seed s = { NULL, 0 };
+    reader_add(&s, "GGUF\3\0\0\0\1\0\0\0\0\0\0\0\30\0\0\0\0\0\0\0", 24);
+    for (int array = 0; array < 2; array++)
+        for (unsigned char type = 0; type < GGUF_TYPES; type++) {
+            const unsigned char name[] = { 2, 0, 0, 0, 0, 0, 0, 0, (unsigned char)('a' + array),
+                                           (unsigned char)('a' + type), 9, 0, 0, 0, type, 0, 0, 0,
+                                           2, 0, 0, 0, 0, 0, 0, 0 };
+            if (type == GGUF_ARRAY)
+                continue;
+            reader_add(&s, name, 10); /* then the type, of an array also its items' and how many */
+            reader_add(&s, array ? name + 10 : name + 14, array ? 16 : 4);
+            for (int i = 0; i < 1 + array; i++)
+                reader_add(&s, type == GGUF_STRING ? (const void *)"\1\0\0\0\0\0\0\0x" : zeros,
+                           type == GGUF_STRING ? 9 : sizes[type]);
+        }
+    reader_add(&s, "\1\0\0\0\0\0\0\0t\1\0\0\0\40\0\0\0\0\0\0\0\10\0\0\0\0\0\0\0\0\0\0\0", 33);
+    reader_add(&s, zeros, 32 - s.size % 32 + 34);
+    reader_end_seed(&s, "small");
 }
 
-/* Some bytes, or a number of 4 or 8 bytes that is small, huge, or near to what was there. */
-static void change(uint8_t *bytes, size_t size)
+int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const uint64_t odd[] = { 0,
-                                    1,
-                                    2,
-                                    31,
-                                    32,
-                                    255,
-                                    256,
-                                    65535,
-                                    0x7fffffff,
-                                    0x80000000,
-                                    0xffffffff,
-                                    0x7fffffffffffffff,
-                                    0x8000000000000000,
-                                    UINT64_MAX };
-    const size_t head = size < 6144 ? size : 6144;
-    const size_t n = draw(3) == 0 ? 8 : draw(2) == 0 ? 4 : 1, at = (size_t)draw(head - 8);
-    uint64_t value = draw(2) == 0 ? odd[draw(sizeof odd / sizeof odd[0])]
-                                  : gguf_little(bytes + at, (int)n) + draw(9) - 4;
-    for (size_t i = 0; i < n; i++, value >>= 8)
-        bytes[at + i] = (uint8_t)value;
-}
-
-int main(int argc, char **argv)
-{
-    const time_t end = time(NULL) + (argc > 2 ? atoi(argv[1]) : 0);
-    long tries = 0;
-    state = argc > 2 ? (uint64_t)atoll(argv[2]) : 1;
-    for (int i = 3; time(NULL) < end; i = i + 1 < argc ? i + 1 : 3, tries++) {
-        static uint8_t bytes[1 << 17];
-        FILE *f = fopen(argv[i], "rb");
-        const size_t size = f != NULL ? fread(bytes, 1, sizeof bytes, f) : 0;
-        if (size < 64 || fclose(f) != 0)
-            return 1;
-        for (uint64_t n = 1 + draw(3); n > 0; n--)
-            change(bytes, size);
-        LLVMFuzzerTestOneInput(bytes, draw(8) == 0 ? (size_t)draw(size) : size);
+    static const char *const files[] = { "gguf/gpt2-q4_0", "gguf/llama-q8_0", "gguf/lora",
+                                         "gguf_tokenizer/bpe", "gguf_tokenizer/spm" };
+    reader_seed s = { NULL, 0 };
+    (void)argc, (void)argv;
+    if (reader_seeds() == NULL)
+        return 0;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char from[128];
+        snprintf(from, sizeof from, "tests/golden/%s.gguf", files[i]);
+        reader_add_file(&s, from);
+        reader_end_seed(&s, files[i]);
     }
-    printf("%ld tries: %ld opened, %ld models, %ld adapters, %ld tokenizers\n", tries, accepted[0],
-           accepted[1], accepted[2], accepted[3]);
-    remove(path);
-    return 0;
+    small_seed();
+    exit(0);
 }
-#endif
+
+/* Some bytes of the head, mostly, or a number of 4 or 8 that is small, huge, or near to what was
+ * there; a text with its length put right; or the file ends early. */
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
+{
+    static const uint64_t odd[] = { 0,          1,          2,          31,
+                                    32,         255,        256,        65535,
+                                    0x7fffffff, 0x80000000, 0xffffffff, INT64_MAX,
+                                    0x8000000000000000u,    UINT64_MAX };
+    const size_t head = size < 8192 ? size : 8192;
+    reader_state = seed;
+    if (size < 64 || reader_draw(6) == 0)
+        return reader_mutate_bytes(bytes, size, most);
+    if (reader_draw(16) == 0)
+        return 24 + reader_draw(size - 24);
+    for (size_t n = 1 + reader_draw(3); n > 0; n--) {
+        const size_t wide = reader_draw(3) == 0 ? 8 : reader_draw(2) == 0 ? 4 : 1;
+        const size_t at = reader_draw(head - 8);
+        const uint64_t was = gguf_little(bytes + at, 8);
+        if (wide == 8 && was > 0 && was < 64 && at + 8 + was <= size) { /* a text, it seems */
+            uint8_t text[72];
+            memcpy(text, bytes + at + 8, was);
+            const size_t length = reader_mutate_bytes(text, was, sizeof text);
+            bytes[at] = (uint8_t)length;
+            size = reader_splice(bytes, size, most, at + 8, at + 8 + was, text, length);
+            return size;
+        }
+        uint64_t value = reader_draw(2) == 0 ? odd[reader_draw(sizeof odd / sizeof odd[0])]
+                                             : gguf_little(bytes + at, (int)wide) + reader_draw(9) - 4;
+        for (size_t i = 0; i < wide; i++, value >>= 8)
+            bytes[at + i] = (uint8_t)value;
+    }
+    return size;
+}

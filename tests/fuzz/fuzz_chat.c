@@ -1,0 +1,165 @@
+/* fuzz_chat.c - any bytes as the chat template of a model's folder, as turns of one's own, and as
+ * chats to learn from.
+ *
+ * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns of
+ * the system, user and assistant (or a line with a format's name), and lines of JSON with chats, with
+ * the byte 0x1e between them; all with the tokenizer of SmolLM2. Tried: chat_open, chat_turns,
+ * chat_encode of each chat, dataset_open_as and dataset_open_pairs of all of them. What must hold: a
+ * refusal has an error text and leaves the tokens as they were; what is rendered is, to the byte, what
+ * its tokens decode to; answers alone are learned; rows are whole, whatever their length. */
+#define _GNU_SOURCE
+#include "gradckpt.h"
+#include "dataset.h"
+#include "reader.h"
+#include "rows.h"
+
+enum { TURNS = 16 };
+static bpe tokenizer;
+
+typedef struct {
+    char *text;
+    size_t size;
+} rendered;
+
+static int put(void *user, chat_part part, const char *text, size_t n)
+{
+    rendered *r = (rendered *)user;
+    must(part >= CHAT_FRAME && part <= CHAT_END);
+    r->text = (char *)realloc(r->text, r->size + n + 1);
+    must(r->text != NULL);
+    if (n > 0)
+        memcpy(r->text + r->size, text, n);
+    r->size += n;
+    return 0;
+}
+
+/* The chats of lines of JSON, as far as they are what the dataset's reader takes, and turns of any
+ * roles from any strings there are. */
+static void try_turns(chat *c, const char *lines, size_t size)
+{
+    chat_turn turns[TURNS];
+    size_t count = 0;
+    for (size_t i = 0; i < size && count < TURNS; count++) {
+        const char *end = (const char *)memchr(lines + i, ',', size - i);
+        const size_t n = end != NULL ? (size_t)(end - lines) - i : size - i;
+        turns[count].role = (chat_role)(count == 0 && n % 3 == 0 ? CHAT_SYSTEM : 1 + (count + n / 64) % 2);
+        turns[count].text = lines + i;
+        turns[count].size = n;
+        i += n + 1;
+    }
+    for (int flags = 0; flags < 4; flags++) {
+        bpe_tokens t = { NULL, 0, 0, "" };
+        chat_marks marks = { NULL, 0 };
+        rendered r = { NULL, 0 };
+        c->error[0] = 0;
+        const int failed = chat_encode(c, &tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
+        must((failed != 0) == (c->error[0] != 0) && (!failed || t.count == 0));
+        must((chat_render(c, turns, count, flags & 1, put, &r) != 0) == (failed != 0));
+        if (!failed) {
+            size_t back, valid;
+            char *text = bpe_decode(&tokenizer, t.ids, t.count, &back);
+            char *whole = bpe_replace(r.text != NULL ? r.text : "", r.size, &valid);
+            must(text != NULL && whole != NULL && marks.room >= t.count);
+            int cut = valid != r.size || memcmp(whole, r.text != NULL ? r.text : "", valid) != 0;
+            must(cut || (back == valid && memcmp(text, whole, back) == 0));
+            free(text);
+            free(whole);
+        }
+        free(r.text);
+        free(marks.at);
+        bpe_tokens_free(&t);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    const reader_parts p = reader_split(bytes, size);
+    char own[3][600];
+    chat c;
+    if (tokenizer.count == 0)
+        must(bpe_open(&tokenizer, "tests/golden/tokenizer/smollm2") == 0);
+    if (p.size[0] > 0)
+        reader_write("tokenizer_config.json", p.at[0], p.size[0]);
+    if (p.size[1] > 0)
+        reader_write("chat_template.jinja", p.at[1], p.size[1]);
+    memset(own, 0, sizeof own);
+    for (size_t i = 0, line = 0, n = 0; i < p.size[2] && line < 3; i++)
+        if (p.at[2][i] == '\n')
+            line++, n = 0;
+        else if (n + 1 < sizeof own[0])
+            own[line][n++] = p.at[2][i];
+    const int named = own[0][0] != 0 && own[1][0] == 0;
+    int failed = chat_open(&c, reader_path("."), named ? own[0] : NULL) != 0;
+    must((c.error[0] != 0) == failed);
+    for (int i = 0; i < 3 && !named && !failed && own[i][0] != 0; i++) {
+        failed = chat_turns(&c, (chat_role)i, own[i]) != 0;
+        must((c.error[0] != 0) == failed);
+    }
+    reader_remove("tokenizer_config.json");
+    reader_remove("chat_template.jinja");
+    if (failed)
+        return 0;
+    if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
+        c.format.turns[CHAT_ASSISTANT][0] != NULL) {
+        try_turns(&c, p.size[3] > 0 ? p.at[3] : "", p.size[3]);
+        must(chat_end(&c, &tokenizer) < tokenizer.count);
+    }
+    if (p.size[3] > 0)
+        try_rows_of("x.jsonl", p.at[3], p.size[3], &tokenizer, &c);
+    return 0;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const char own[] = "<s>{}</s>\n<|user|>\\n{}\\n\n<|a|>{}<|im_end|>\\n\n";
+    static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
+                                 "\"chat_template\": [{\"name\": \"default\", \"template\": \"x\"}]}";
+    size_t size, line;
+    reader_seed s = { NULL, 0 };
+    (void)argc, (void)argv;
+    if (reader_seeds() == NULL)
+        return 0;
+    char *chats = reader_read("tests/golden/chat.jsonl", &size);
+    for (int i = -2; i < CHAT_FORMATS; i++) {
+        line = size < 1500 ? size : 1500;
+        while (line > 0 && chats[line - 1] != '\n')
+            line--;
+        reader_add_part(&s, config, sizeof config - 1);
+        if (i < 0)
+            reader_add_file(&s, "tests/golden/chat_template.jinja");
+        else
+            reader_add_part(&s, "", 0);
+        if (i == -1)
+            reader_add_part(&s, own, sizeof own - 1);
+        else
+            reader_add_part(&s, i < 0 ? "" : chat_formats[i].name,
+                            i < 0 ? 0 : strlen(chat_formats[i].name));
+        const char said[] =
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"a b\"}, {\"role\": \"assistant\", "
+            "\"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]}\n{\"instruction\": \"x\", "
+            "\"input\": \"y\", \"output\": \"z\"}\n{\"prompt\": \"p\", \"completion\": \"q\"}\n";
+        reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
+        reader_end_seed(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
+    }
+    free(chats);
+    exit(0);
+}
+
+static const char *const words[] = { "\"user\"",
+                                     "\"assistant\"",
+                                     "\"system\"",
+                                     "\"messages\"",
+                                     "\"content\"",
+                                     "\"<|im_end|>\"",
+                                     "\"<|im_start|>\"",
+                                     "\"</think>\"",
+                                     "{\"role\": \"assistant\", \"content\": \"\"}",
+                                     "{\"role\": \"user\", \"content\": \" x\\n\"}",
+                                     "[{\"role\": \"user\", \"content\": \"x\"}]",
+                                     "[{\"type\": \"text\", \"text\": \"c\"}]",
+                                     NULL };
+
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
+{
+    return reader_mutate_json(bytes, size, most, seed, words);
+}

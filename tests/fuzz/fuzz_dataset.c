@@ -1,0 +1,108 @@
+/* fuzz_dataset.c - any bytes as what a model learns from: a text, tokens, lines of JSON.
+ *
+ * An input's first byte says what the others are: t a text, b a file of tokens, j lines of JSON; all
+ * with the tokenizer of SmolLM2, texts also with Llama 2's. Tried: dataset_open_as and
+ * dataset_open_pairs, rows of three lengths, batches of like length. What must hold: a refusal has an
+ * error text and leaves nothing; tokens are of the vocabulary; an epoch has each row once; lines that
+ * were read have an answer, and something before it; tokens that are written are read again. */
+#define _GNU_SOURCE
+#include "gradckpt.h"
+#include "dataset.h"
+#include "reader.h"
+#include "rows.h"
+
+static bpe tokenizers[2];
+
+/* Tokens of a file, written in both forms. */
+static void try_tokens(const uint8_t *bytes, size_t size)
+{
+    bpe_tokens t = { NULL, 0, 0, "" };
+    reader_write("x.bin", bytes, size);
+    if (bpe_read_bin(reader_path("x.bin"), 50000, &t) != 0) {
+        must(t.error[0] != 0 && t.count == 0);
+    } else {
+        for (int header = 0; header < 2; header++) {
+            bpe_tokens again = { NULL, 0, 0, "" };
+            must(bpe_write_bin(reader_path("y.bin"), header, &t) == 0);
+            if (bpe_read_bin(reader_path("y.bin"), 50000, &again) == 0)
+                must(again.count == t.count && (t.count == 0 || memcmp(again.ids, t.ids,
+                                                                       t.count * sizeof *t.ids) == 0));
+            else /* tokens that happen to begin as llm.c's files do */
+                must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
+            bpe_tokens_free(&again);
+        }
+        reader_remove("y.bin");
+    }
+    bpe_tokens_free(&t);
+    reader_remove("x.bin");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    if (size == 0)
+        return 0;
+    if (tokenizers[0].count == 0) {
+        must(bpe_open(&tokenizers[0], "tests/golden/tokenizer/smollm2") == 0);
+        must(bpe_open(&tokenizers[1], "tests/golden/tokenizer/llama2") == 0);
+    }
+    if (bytes[0] == 'b') {
+        try_tokens(bytes + 1, size - 1);
+        try_rows_of("x.bin", bytes + 1, size - 1, &tokenizers[0], NULL);
+    } else {
+        const char *name = bytes[0] == 'j' ? "x.jsonl" : "x.txt";
+        try_rows_of(name, bytes + 1, size - 1, &tokenizers[size % 2], NULL);
+    }
+    return 0;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const struct {
+        const char *name, *text;
+        size_t size;
+    } seeds[] = {
+#define SEED(name, text) { name, text, sizeof text - 1 }
+        SEED("text", "tThe quick\nbrown <|im_end|> fox \xff\xfe jumps. \xe2\x96\x81\n\n"),
+        SEED("mark", "t\xef\xbb\xbf[1, 2"),
+        SEED("lines-as-text", "t{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
+        SEED("array-as-text", "t[{\"text\": \"a\"}]"),
+        SEED("archive", "tPK\3\4aaaa"),
+        SEED("tokens", "b\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0\11\0"),
+        SEED("prompts", "j{\"prompt\": \"a b\", \"completion\": \" c\"}\n{\"prompt\": \"\", "
+                        "\"answer\": \"c\"}\n\n"),
+        SEED("instructions", "j{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n"
+                             "{\"instruction\": \"a\", \"output\": \"\"}\n"),
+        SEED("texts", "j{\"text\": \"abc\"}\n{\"text\": \"defghi jkl\"}\n{\"text\": \"x y\"}\n"),
+        SEED("pairs", "j{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}\n{\"chosen\": "
+                      "\"the same a\", \"rejected\": \"the same b\"}\n"),
+        SEED("array", "j[{\"text\": \"a\"}]\n"),
+        SEED("llm.c", "b\x88\xf0\x34\1\1\0\0\0\2\0\0\0"),
+#undef SEED
+    };
+    reader_seed s = { NULL, 0 };
+    (void)argc, (void)argv;
+    if (reader_seeds() == NULL)
+        return 0;
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        reader_add(&s, seeds[i].text, seeds[i].size);
+        if (strcmp(seeds[i].name, "llm.c") == 0) { /* the rest of its head, and two tokens */
+            static const char zeros[BPE_BIN_HEADER + 4];
+            reader_add(&s, zeros, 1 + BPE_BIN_HEADER + 4 - seeds[i].size);
+        }
+        reader_end_seed(&s, seeds[i].name);
+    }
+    exit(0);
+}
+
+static const char *const words[] = { "\"prompt\"", "\"completion\"", "\"answer\"", "\"text\"",
+                                     "\"instruction\"", "\"input\"", "\"output\"", "\"chosen\"",
+                                     "\"rejected\"", "\"the same \\u00e9\"", "\"the same \\u00e8\"",
+                                     "\"messages\"", "\"<|im_end|>\"", "\" \"",
+                                     "{\"text\": \"a\"}\n{\"text\": \"b\"}", NULL };
+
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
+{
+    if (size < 2 || bytes[0] == 'b' || most < size + 1)
+        return reader_mutate_bytes(bytes, size, most);
+    return 1 + reader_mutate_json(bytes + 1, size - 1, most - 1, seed, words);
+}

@@ -1,0 +1,86 @@
+/* rows.h - a file of any bytes as a dataset, of fuzz_chat.c and fuzz_dataset.c: behind dataset.h and
+ * reader.h. */
+#ifndef ROWS_H
+#define ROWS_H
+
+/* Rows of T tokens: each token and target is of the vocabulary, or padding and -1, the batches of an
+ * epoch have each row once. */
+static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
+{
+    enum { ROWS_MOST = 512 };
+    const uint64_t n = dataset_rows(d, T);
+    int32_t *rows = (int32_t *)malloc((size_t)(4 * T) * sizeof *rows);
+    unsigned char seen[ROWS_MOST] = { 0 };
+    int64_t lengths[DATASET_MOST_CLASSES];
+    must(rows != NULL && n < UINT32_MAX);
+    for (uint64_t i = 0; i < n && i < 64; i++) {
+        dataset_row(d, i, T, rows, rows + (T << d->pairs));
+        for (int64_t k = 0; k < T << d->pairs; k++) {
+            const int32_t target = rows[(T << d->pairs) + k];
+            must(rows[k] >= 0 && rows[k] < vocabulary && target >= -1 && target < vocabulary);
+        }
+        must(dataset_length(d, i, T) >= 0 && dataset_length(d, i, T) <= T);
+        must(dataset_real(d, i, T) <= T << d->pairs);
+        must(dataset_shuffled(7, i, n) < n);
+    }
+    free(rows);
+    must(dataset_cut(d, T) <= d->count);
+    dataset_batches b = { d, 0, n, 3, 7, T, 0, 0, NULL, NULL };
+    if (n == 0 || n > ROWS_MOST)
+        return;
+    must(dataset_batches_new(&b) == 0);
+    uint64_t rows_seen = 0;
+    for (uint64_t p = 0, got; p < n; p += got) {
+        got = dataset_batch(&b, p);
+        must(got > 0 && got <= 3);
+        for (uint64_t i = 0; i < got; i++) {
+            must(b.now[i] < n && !seen[b.now[i]]);
+            seen[b.now[i]] = 1;
+            rows_seen++;
+        }
+    }
+    must(rows_seen == n);
+    const int classes = dataset_classes(&b, 4, lengths);
+    must(classes >= 1 && classes <= 4);
+    for (int i = 1; i < classes; i++)
+        must(lengths[i] > lengths[i - 1]);
+    must(lengths[classes - 1] <= T);
+    dataset_batches_free(&b);
+}
+
+static void try_dataset(const dataset *d, int32_t vocabulary)
+{
+    for (size_t i = 0; i < d->all.count; i++)
+        must(d->all.ids[i] >= 0 && d->all.ids[i] < vocabulary);
+    for (size_t i = 0; i < d->count; i++) {
+        const dataset_example *e = &d->examples[i];
+        must(e->begin <= e->answer && e->answer < e->end && e->end <= d->all.count);
+        must(e->end - e->begin > 1 && d->learned.at[e->answer]);
+    }
+    must(d->examples == NULL || dataset_longest(d) > 0);
+    try_rows(d, 1, vocabulary);
+    try_rows(d, 7, vocabulary);
+    if (d->examples != NULL && dataset_longest(d) < 4096)
+        try_rows(d, dataset_longest(d), vocabulary);
+}
+
+/* A file of this name with these bytes, in the ways that there are to open it. chats: NULL, or of a
+ * template. */
+static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer, chat *chats)
+{
+    reader_write(name, bytes, size);
+    for (int way = 0; way < 4; way++) {
+        dataset d;
+        const int32_t V = tokenizer->count;
+        const dataset_desc desc = { way % 2 == 0 ? -1 : 0, way / 2, chats };
+        const int failed = way == 3 ? dataset_open_pairs(&d, reader_path(name), tokenizer, V, &desc)
+                                    : dataset_open_as(&d, reader_path(name), tokenizer, V, &desc);
+        must((failed != 0) == (d.error[0] != 0));
+        must(!failed || (d.all.ids == NULL && d.examples == NULL && d.learned.at == NULL));
+        if (!failed)
+            try_dataset(&d, V);
+        dataset_free(&d);
+    }
+    reader_remove(name);
+}
+#endif
