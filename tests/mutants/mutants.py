@@ -12,7 +12,8 @@ A mutant stands in a copy (build/mutants/tree), is compiled as the Makefile comp
 build/rooms.a, whose own object of it then stays out. Where the object has the same bytes nothing changed, and nothing
 is run. Else the tests of the file's floor run, the shortest first, then those of tests/whole; the first that fails,
 crashes, or takes over 5 times its time kills it. build/mutants/results.tsv keeps what came out, so that a run that
-was stopped goes on: the same floor and seed choose the same mutants. tests/mutants/explained.txt lists survivors that
+was stopped goes on: the same floor and seed choose the same mutants; one that some tests have not seen yet (--most,
+--tests) is "open", a survivor until --again. tests/mutants/explained.txt lists survivors that
 somebody has read: those whose change nobody can see, or need not. Python's own library, make and a C compiler suffice.
 """
 import argparse
@@ -39,7 +40,7 @@ FOLDERS = {"kernels": ["cpu"], "base": ["graph", "store"]}
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
 FIRST = ["hash", "core", "golden"]
 TIMES = 5           # of its normal time, and a test has too much
-LEAST = 3           # seconds that any test may take
+LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
 
 
@@ -561,8 +562,8 @@ def drawn(files, seed):
 
 
 class Campaign:
-    def __init__(self, rest, until):
-        self.rest, self.until = rest, until
+    def __init__(self, rest, most, only, until):
+        self.rest, self.most, self.only, self.until = rest, most, only, until
         self.times, self.results, self.explained = Times(), read_results(), read_explained()
         self.made = set()
 
@@ -577,17 +578,21 @@ class Campaign:
             return "no build", ""
         if not objects:
             return "same object", ""
-        for tests in stages(mutant.file, self.rest):
+        left_out = False
+        for tests in [self.only] if self.only else stages(mutant.file, self.rest):
             missing = [t for t in tests if t not in self.made]
             if missing:
                 make(*["build/o/%s.o" % t for t in missing])
                 self.made.update(missing)
-            for test in sorted(tests, key=lambda t: 0 if t in ("test_hash",) else self.times.of(t)):
+            for test in sorted(tests, key=self.times.of):
+                if self.times.of(test) > self.most:
+                    left_out = True
+                    break
                 builder.link(test, objects)
                 why, _, _ = run(self.times.of(test))
                 if why:
                     return "killed", "%s %s" % (test, why)
-        return "survived", ""
+        return "open" if left_out or self.only else "survived", ""
 
     def one(self, mutant, text):
         """The verdict, and whether it counts as tried."""
@@ -603,9 +608,9 @@ class Campaign:
             self.results[key_of(mutant)] = known = Result(*[str(x) for x in mutant[:6]], verdict, test, str(seconds))
             print("%-11s %s:%d %s: %s%s" % (verdict, mutant.file, mutant.line, mutant.operator, test,
                                             " [%.0f s]" % seconds), flush=True)
-            if verdict == "survived":
+            if verdict in ("survived", "open"):
                 print("    - %s\n    + %s" % (mutant.before, mutant.after), flush=True)
-        return known.verdict in ("killed", "survived")
+        return known.verdict in ("killed", "survived", "open")
 
     def files(self, files, count, seed):
         tried = 0
@@ -621,7 +626,7 @@ class Campaign:
             by_operator, text = mutants_of(file)
             for mutant in [m for places in by_operator.values() for m in places]:
                 known = self.results.get(key_of(mutant))
-                if known and known.verdict == "survived" and key_of(mutant) not in self.explained and \
+                if known and known.verdict in ("survived", "open") and key_of(mutant) not in self.explained and \
                         time.monotonic() < self.until:
                     del self.results[key_of(mutant)]
                     self.one(mutant, text)
@@ -631,20 +636,21 @@ def table():
     explained = read_explained()
     by_floor = collections.defaultdict(collections.Counter)
     for r in read_results().values():
-        verdict = "explained" if r.verdict == "survived" and key_of(r) in explained else r.verdict
+        verdict = "explained" if r.verdict in ("survived", "open") and key_of(r) in explained else r.verdict
         for floor in (r.file.split("/")[1], "all"):
             by_floor[floor][verdict] += 1
     print("| floor | tried | killed | explained | survivors | same object |\n|---|--:|--:|--:|--:|--:|")
     for floor in list(floors()) + ["all"]:
         c = by_floor[floor]
-        print("| %s | %d | %d | %d | %d | %d |" % (floor, c["killed"] + c["explained"] + c["survived"], c["killed"],
-                                                   c["explained"], c["survived"], c["same object"]))
+        print("| %s | %d | %d | %d | %d | %d |" % (floor, c["killed"] + c["explained"] + c["survived"] + c["open"],
+                                                   c["killed"], c["explained"], c["survived"] + c["open"],
+                                                   c["same object"]))
 
 
 def survivors():
     explained = read_explained()
     for r in read_results().values():
-        if r.verdict == "survived" and key_of(r) not in explained:
+        if r.verdict in ("survived", "open") and key_of(r) not in explained:
             print("%s %s\n- %s\n+ %s\n= (line %s, %s)\n" % (r.file, r.function, r.before, r.after, r.line, r.operator))
 
 
@@ -656,6 +662,8 @@ def main():
     ask.add_argument("--count", type=int, default=20, help="mutants to try")
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
+    ask.add_argument("--most", type=float, default=1e6, help="leave out tests that take more seconds: a first look")
+    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_core")
     ask.add_argument("--again", action="store_true", help="survivors once more")
     ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
     ask.add_argument("--table", action="store_true")
@@ -667,7 +675,7 @@ def main():
     os.makedirs(AT + "/tree", exist_ok=True)
     make("build/rooms.a", "build/plan_check.o", "build/ref.o")
     prepare_folder()
-    campaign = Campaign(options.rest, time.monotonic() + 60 * options.minutes)
+    campaign = Campaign(options.rest, options.most, options.tests, time.monotonic() + 60 * options.minutes)
     all_files = floors()
     if options.floor and options.floor not in all_files:
         sys.exit("no floor " + options.floor)
