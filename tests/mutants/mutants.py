@@ -300,9 +300,7 @@ class Builder:
 
     def __init__(self, file):
         self.file = file
-        self.base = compiler()
-        level = "-O2" if re.match("src/(num|ops|cpu|kernels)/", file) else "-O1"
-        self.base = [level if w == "-O2" else w for w in self.base]
+        self.words = compiler()
         self.copy = AT + "/tree/" + file[len("src/"):]
         os.makedirs(os.path.dirname(self.copy), exist_ok=True)
         self.objects = self.wanted()
@@ -356,10 +354,10 @@ class Builder:
         made = []
         try:
             for n, (source, options, there) in enumerate(self.objects_of(mutant)):
-                level = ["-O2" if re.match("build/src/(num|ops|cpu|kernels)/", there) else "-O1" if w in ("-O1", "-O2")
-                         else w for w in self.base]
+                level = "-O2" if re.match("build/src/(num|ops|cpu|kernels)/", there) else "-O1"
+                words = [level if w == "-O2" else w for w in self.words]
                 out = "%s/mutant-%d.o" % (AT, n)
-                done = subprocess.run(level + ["-I%s/tree" % AT, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % AT,
+                done = subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % AT,
                                                "-Werror=incompatible-pointer-types", "-Werror=int-conversion"] + options +
                                       ["-c", "-o", out, source], stderr=subprocess.DEVNULL, timeout=600)
                 if done.returncode:
@@ -374,7 +372,7 @@ class Builder:
     def link(self, test, objects):
         out = AT + "/run/program"
         extra = ["build/ref.o"] if test == "test_ops" else []
-        subprocess.run(self.base + ["-o", out, "build/o/%s.o" % test] + objects + extra +
+        subprocess.run(self.words + ["-o", out, "build/o/%s.o" % test] + objects + extra +
                        ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
         return out
 
