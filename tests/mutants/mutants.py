@@ -8,16 +8,20 @@
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, the same object, explained, survivors
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
 
-A mutant stands in a copy (build/mutants/tree), is compiled as the Makefile compiles that file, and linked before
-build/rooms.a, whose own object of it then stays out. Where the object has the same bytes nothing changed, and nothing
-is run. Else the tests of the file's floor run, the shortest first, then those of tests/whole; the first that fails,
-crashes, or takes over 5 times its time kills it. build/mutants/results.tsv keeps what came out, so that a run that
-was stopped goes on: the same floor and seed choose the same mutants; one that some tests have not seen yet (--most,
---tests) is "open", a survivor until --again. tests/mutants/explained.txt lists survivors that
-somebody has read: those whose change nobody can see, or need not. Python's own library, make and a C compiler suffice.
+A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
+and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
+are compiled; of kernels, the widest instruction set of this machine. Where objects have the same bytes nothing changed,
+and nothing is run. Else the tests of the file's floor run in build/mutants/run, the shortest first, then those of
+tests/whole; the first that fails, crashes, or takes over 5 times its time kills it.
+
+build/mutants/results.tsv keeps what came out, so that a run that was stopped goes on: the same floor and seed choose the
+same mutants. One that some tests have not seen (--most, --tests) is "open", a survivor until --again. What does not
+compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose change nobody
+can see, or need not. Python's own library, make and a C compiler suffice; one run at a time.
 """
 import argparse
 import collections
+import fcntl
 import os
 import random
 import re
@@ -484,7 +488,7 @@ def stages(file, rest):
 
 # ---- what is known ----
 def read_explained():
-    """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`, and lines that go on with it."""
+    """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`."""
     known, place, before, after = {}, None, None, None
     if not os.path.exists(EXPLAINED):
         return known
@@ -671,6 +675,11 @@ def main():
         (table if options.table else survivors)()
         return
     os.makedirs(AT + "/tree", exist_ok=True)
+    lock = open(AT + "/lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit("another run is at work in " + AT)
     make("build/rooms.a", "build/plan_check.o", "build/ref.o")
     prepare_folder()
     campaign = Campaign(options.rest, options.most, options.tests, time.monotonic() + 60 * options.minutes)
