@@ -313,6 +313,41 @@ static void any_name(void)
     free_model(&m);
 }
 
+/* Sums of leaves that wait are counted as what they are; every gradient that a backward writes is printed with its place,
+ * that of its first input, too. */
+static void leaves_and_places(void)
+{
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 4));
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(4, 6), normal), NULL);
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(6, 3), normal);
+    gckpt_term term = { gckpt_sum_loss(gckpt_linear(h, w, NULL)), 1, 0 };
+    for (int leaves = 1; leaves <= 4; leaves += 3) {
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .leaves = leaves };
+        gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(plan != NULL, "%s", gckpt_error_text(g));
+        gckpt_buffer b = { 0 };
+        int waits = 0;
+        for (int i = 0; i < gckpt_plan_buffers(plan); i++)
+            waits += gckpt_plan_buffer(plan, i, &b) == GCKPT_OK && b.kind == GCKPT_BUFFER_TREE;
+        CHECK((waits > 0) == (leaves > 1));
+        check_pictures(plan, 100000);
+        text t = { 0 };
+        char place[3][40];
+        snprintf(place[0], sizeof place[0], " writes #%d at ", gckpt_id(h));
+        snprintf(place[1], sizeof place[1], " #%d at ", gckpt_id(w));
+        snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* nobody wants it */
+        CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
+        CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
+        free(t.bytes);
+        gckpt_plan_free(plan);
+    }
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 static gckpt_result as_c(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     return gckpt_plan_c(plan, "name", write, user);
@@ -386,6 +421,7 @@ int main(void)
     once_and_fetched();
     tiny_and_huge();
     any_name();
+    leaves_and_places();
     failing_writers();
     return check_report("timeline");
 }

@@ -580,6 +580,24 @@ static int nothing_like(const char *pattern)
     return !system(command);
 }
 
+/* What a save and a load by a path take of the store's memory goes back to it, as large as it was. */
+static void test_memory_of_paths(void)
+{
+    heap h = { 0 };
+    gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "w", gckpt_shape2(3, 5), normal);
+    gckpt_graph_free(g);
+    const long calls = h.calls, blocks = h.blocks;
+    CHECK(!symlink("m.st", "to m") && gckpt_store_save(s, "to m") == GCKPT_OK && h.calls > calls);
+    CHECK(gckpt_store_load(s, "m.st") == GCKPT_OK && gckpt_store_save(s, "no/such") == GCKPT_E_FILE);
+    CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls told another size", h.wrong_sizes, h.calls);
+    gckpt_store_free(s);
+    CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+}
+
 static void test_links(void)
 {
     gckpt_store *s = store_new();
@@ -602,6 +620,15 @@ static void test_links(void)
     CHECK(!symlink("real", "to a folder") && gckpt_store_save(s, "to a folder") == GCKPT_E_FILE);
     CHECK(kind_of("to a folder") == S_IFLNK && kind_of("real") == S_IFDIR);
     CHECK(gckpt_store_save(s, "to a folder/y.st") == GCKPT_OK && loads("real/y.st", 1));
+    /* as long a chain as is followed, and one link more */
+    char link[8], to[16] = "real/z.st";
+    for (int i = 1; i <= 40; i++) {
+        snprintf(link, sizeof link, "c%d", i);
+        CHECK(!symlink(to, link));
+        snprintf(to, sizeof to, "%s", link);
+    }
+    CHECK(gckpt_store_save(s, "c40") == GCKPT_E_FILE && kind_of("c40") == S_IFLNK && !kind_of("real/z.st"));
+    CHECK(gckpt_store_save(s, "c39") == GCKPT_OK && kind_of("c1") == S_IFLNK && loads("real/z.st", 1));
     char longest[1100]; /* more than there is room for: refused, not cut */
     memset(longest, 'a', sizeof longest);
     longest[sizeof longest - 1] = 0;
@@ -825,6 +852,7 @@ static void test_paths(void)
     if (!CHECK(mkdtemp(folder) && !chdir(folder)))
         return;
     test_links();
+    test_memory_of_paths();
     test_permissions();
     test_killed();
     test_at_once();

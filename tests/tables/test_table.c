@@ -501,6 +501,53 @@ static void constants(void)
     free(f.bytes);
 }
 
+static int says(const gckpt_plan *p, const char *what)
+{
+    file f = { 0 };
+    const int good = p && gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK;
+    file_write(&f, "", 1);
+    const int found = good && strstr((char *)f.bytes, what);
+    free(f.bytes);
+    return found;
+}
+
+/* What a printed plan tells of builds that lack something: what it needs, be that the first tensor or the last, and
+ * nothing else. */
+static void needs(void)
+{
+    static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    for (int kind = 0; kind < 4; kind++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+        gckpt_tensor *y = x;
+        if (kind == 1)
+            y = gckpt_lstm(x, gckpt_param(g, "wx", gckpt_shape2(4, 12), normal),
+                           gckpt_param(g, "wh", gckpt_shape2(3, 12), normal), NULL, NULL, NULL);
+        else
+            y = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        gckpt_plan_desc d = { .precision = kind == 2 ? GCKPT_BF16 : GCKPT_FP32,
+                              .mode = kind == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        static const struct {
+            const char *what;
+            int kinds;
+        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 }, { "NO_BF16", 4 }, { "NO_TRAINING", 7 },
+                    { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 } };
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            char text[80];
+            snprintf(text, sizeof text, refusal, all[i].what);
+            CHECK_MSG(says(p, text) == (all[i].kinds >> kind & 1), "kind %d: %s", kind, all[i].what);
+        }
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 /* Workspace for plain kernels is the plan's choice: fewer bytes, the same bits. */
 static void plain(void)
 {
@@ -535,6 +582,7 @@ int main(int argc, char **argv)
     damage(4, rounds);
     every_allocation();
     constants();
+    needs();
     plain();
     return check_report("test_table");
 }

@@ -86,6 +86,11 @@ static void looking(void)
     gckpt_parameter p;
     file f = { 0 };
     file g = { 0 };
+    /* all parameters, by their names' bytes, and how many there are; digits of a name are good */
+    CHECK(prints(s, "_weights[] = {\n    { \"\\167\", &gckpti_a_value0, "));
+    CHECK(prints(s, " },\n    { \"\\142\", &gckpti_a_value1, ") && prints(s, "(s, gckpti_a_weights, 2);"));
+    CHECK(gckpt_store_c(s, "_0Zz9Aa", file_write, &f) == GCKPT_OK);
+    f.size = 0;
     CHECK(gckpt_store_c(s, "a", file_write, &f) == GCKPT_OK && prints(s, "#define a_flash_bytes 0\n"));
     CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.values);
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && gckpt_store_get(s, 1, &p) == GCKPT_OK);

@@ -1,0 +1,703 @@
+#!/usr/bin/env python3
+"""Do the tests see it where src/ is wrong? Makes mutants of its files, one small change each, and runs the tests.
+
+    python3 tests/mutants/mutants.py --floor plan --count 20 --seed 1
+    python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
+    python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
+    python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
+    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, the same object, explained, survivors
+    python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
+
+A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
+and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
+are compiled; of kernels, the widest instruction set of this machine. Where objects have the same bytes nothing changed,
+and nothing is run. Else the tests of the file's floor run in build/mutants/run, the shortest first, then those of
+tests/whole; the first that fails, crashes, or takes over 5 times its time kills it.
+
+build/mutants/results.tsv keeps what came out, so that a run that was stopped goes on: the same floor and seed choose the
+same mutants. One that some tests have not seen (--most, --tests) is "open", a survivor until --again. What does not
+compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose change nobody
+can see, or need not. Python's own library, make and a C compiler suffice; one run at a time.
+"""
+import argparse
+import collections
+import fcntl
+import os
+import random
+import re
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+AT = "build/mutants"
+RESULTS = AT + "/results.tsv"
+EXPLAINED = "tests/mutants/explained.txt"
+# How often each floor is drawn where none is named.
+WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
+           "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
+# Floors whose tests stand in another folder, and files that others' tests look at, too.
+FOLDERS = {"kernels": ["cpu"], "base": ["graph", "store"]}
+OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
+FIRST = ["hash", "core", "golden"]
+TIMES = 5           # of its normal time, and a test has too much
+LEAST = 2           # seconds that any test may take
+MEMORY = 12 << 30   # bytes of addresses that a test may have
+
+
+# ---- C, as far as needed: tokens, and where functions are ----
+TOKEN = re.compile(r"""(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    |(?P<hash>^[ ]*\#[^\n]*(?:\\\n[^\n]*)*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)|(?P<name>[A-Za-z_]\w*)
+    |(?P<op>\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|[^\s\w])""",
+                   re.S | re.M | re.X)
+Token = collections.namedtuple("Token", "kind text start end")
+Mutant = collections.namedtuple("Mutant", "file line function operator before after start end text")
+WORDS = {"if", "for", "while", "switch", "return", "sizeof", "else", "do", "case", "default", "break", "continue",
+         "goto", "defined", "typedef", "struct", "enum", "union", "extern", "static", "const"}
+
+
+def tokens_of(text, start=0, end=None):
+    """Tokens without comments; what follows #define NAME(..) is looked at, other # lines are one token."""
+    out = []
+    at, end = start, len(text) if end is None else end
+    while at < end:
+        found = TOKEN.search(text, at, end)
+        if not found:
+            break
+        at = found.end()
+        if found.lastgroup != "comment":
+            out.append(Token(found.lastgroup, found.group(), found.start(), found.end()))
+    return out
+
+
+def pairs_of(tokens):
+    """The index of the bracket that belongs to each bracket."""
+    pair, stack = {}, []
+    for i, t in enumerate(tokens):
+        if t.text in ("(", "[", "{"):
+            stack.append(i)
+        elif t.text in (")", "]", "}") and stack:
+            pair[i] = stack.pop()
+            pair[pair[i]] = i
+    return pair
+
+
+def functions_of(text):
+    """(name, tokens, is it code): bodies of functions, initialisers of tables, bodies of macros."""
+    tokens = tokens_of(text)
+    pair = pairs_of(tokens)
+    i = head = 0
+    while i < len(tokens):
+        t = tokens[i]
+        if t.kind == "hash":
+            macro = re.match(r" *# *define +(\w+)(\([^)]*\))?(.*)", t.text, re.S)
+            if macro and macro.group(3).strip(" \\\n"):
+                body = t.start + macro.start(3)
+                yield macro.group(1), tokens_of(text.replace("\\\n", " \n"), body, t.end), False
+            head = i + 1
+        elif t.text == ";":
+            head = i + 1
+        elif t.text == "{" and i in pair:
+            before = tokens[head:i]
+            names = [b.text for b in before if b.kind == "name"]
+            called = [b.text for b, after in zip(before, before[1:]) if b.kind == "name" and after.text in "([=)"]
+            if names and names[0] not in ("struct", "enum", "union", "typedef") and called:
+                name = called[1] if called[0] == "V" and len(called) > 1 else called[0]
+                yield name, tokens[i:pair[i] + 1], before[-1].text != "="
+            i = pair[i]
+            head = i + 1
+        i += 1
+
+
+# ---- operators: each yields (start, end, what stands there instead) ----
+SWITCH = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+SUMS = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/", "+=": "-=", "-=": "+=", "*=": "+=", "<<": ">>", ">>": "<<",
+        "&": "|", "|": "&", "|=": "&=", "&=": "|=", "++": "--", "--": "++"}
+LOGIC = {"&&": "||", "||": "&&"}
+
+
+def spaced(text, t):
+    return text[t.start - 1].isspace() and text[t.end:t.end + 1].isspace()
+
+
+def of_operators(text, tokens):
+    for t in tokens:
+        if t.kind != "op":
+            continue
+        if t.text in SWITCH and spaced(text, t):
+            yield "relation", t.start, t.end, SWITCH[t.text]
+        elif t.text in LOGIC and spaced(text, t):
+            yield "logic", t.start, t.end, LOGIC[t.text]
+        elif t.text in SUMS and (spaced(text, t) or t.text in ("++", "--")):
+            yield "arithmetic", t.start, t.end, SUMS[t.text]
+
+
+def of_constants(text, tokens):
+    for i, t in enumerate(tokens):
+        if t.kind != "number" or (tokens[i - 1].text == "[" and i + 2 < len(tokens) and
+                                  tokens[i + 1].text == "]" and tokens[i + 2].text in ";,="):
+            continue        # a longer array is as good
+        whole = re.fullmatch(r"(0[xX](?=[0-9a-fA-F])|(?=\d+[uUlL]*$))([0-9a-fA-F]+)([uUlL]*)", t.text)
+        if whole:
+            base, digits, suffix = whole.group(1) or "", whole.group(2), whole.group(3)
+            n = int(digits, 16 if base else 10)
+            for other in (n + 1, n - 1):
+                if other >= 0:
+                    shown = "%s%x" % (base, other) if base else str(other)
+                    yield "bits" if base else "constant", t.start, t.end, shown + suffix
+        elif "x" not in t.text.lower():
+            number = re.fullmatch(r"([0-9.]+)((?:[eE][-+]?\d+)?[fFlL]?)", t.text)
+            if number:
+                digits = number.group(1)
+                last = max(k for k, c in enumerate(digits) if c.isdigit())
+                changed = digits[:last] + str((int(digits[last]) + 1) % 10) + digits[last + 1:]
+                yield "constant", t.start, t.end, changed + number.group(2)
+
+
+def split(tokens, start, end, at):
+    """Parts of tokens[start:end] between `at` outside of brackets, as (first, last) places in the text."""
+    deep, first, parts = 0, start, []
+    for i in range(start, end + 1):
+        if i == end or (tokens[i].text == at and deep == 0):
+            if i > first:
+                parts.append((tokens[first].start, tokens[i - 1].end))
+            first = i + 1
+        elif tokens[i].text in "([{":
+            deep += 1
+        elif tokens[i].text in ")]}":
+            deep -= 1
+    return parts
+
+
+def of_heads(text, tokens, pair):
+    """Conditions and loops."""
+    for i, t in enumerate(tokens[:-1]):
+        if tokens[i + 1].text != "(" or i + 1 not in pair:
+            continue
+        close = pair[i + 1]
+        inner = text[tokens[i + 1].end:tokens[close].start]
+        if t.text in ("if", "while"):
+            yield "negated", tokens[i + 1].end, tokens[close].start, "!(%s)" % inner
+        if t.text == "if":
+            yield "body", tokens[i + 1].end, tokens[close].start, "(%s) && 0" % inner
+        if t.text == "for":
+            parts = split(tokens, i + 2, close, ";")
+            if len(parts) == 3:
+                (a, b), (c, d), _ = parts
+                if re.search(r"= 0$", text[a:b]):
+                    yield "loop", b - 1, b, "1"
+                if re.search(r" <=? ", text[c:d]) and "&&" not in text[c:d] and "||" not in text[c:d]:
+                    yield "loop", d, d, " - 1"
+        elif t.kind == "name" and t.text not in WORDS and not re.search("(?i)max|min|assert", t.text):
+            parts = split(tokens, i + 2, close, ",")
+            for (a, b), (c, d) in zip(parts, parts[1:]):
+                if text[a:b] != text[c:d]:
+                    yield "arguments", a, d, text[c:d] + text[b:c] + text[a:b]
+
+
+DECLARED = re.compile(r"(?:\w+ )*[A-Za-z_]\w*(?: +\**| *\*+ *)[A-Za-z_]\w* *(?:=|;|\[|,|\()")
+
+
+def of_statements(text, tokens, pair):
+    heads = {pair[i + 1] for i, t in enumerate(tokens[:-1])
+             if t.text in ("if", "for", "while", "switch") and tokens[i + 1].text == "(" and i + 1 in pair}
+    for i, t in enumerate(tokens[:-1]):
+        if not (t.text in ("{", "}", ";", "else", "do") or i in heads) or tokens[i + 1].text in ("{", "}", ";"):
+            continue
+        first = tokens[i + 1]
+        end = i + 1
+        while end < len(tokens) and tokens[end].text != ";":
+            end = pair[end] + 1 if tokens[end].text in "([{" and end in pair else end + 1
+        if end >= len(tokens) or any(b.text == "{" for b in tokens[i + 1:end]):
+            continue
+        said = text[first.start:tokens[end].end]
+        if first.text == "return" and end > i + 2:
+            yield "result", tokens[i + 2].start, tokens[end].start, "!(%s)" % text[tokens[i + 2].start:tokens[end].start]
+        elif first.text in ("break", "continue") or (first.text not in WORDS and first.kind in ("name", "op") and
+                                                     not DECLARED.match(said)):
+            if not (t.text == ";" and inside_for(tokens, pair, i)):
+                yield "removed", first.start, tokens[end].start, "\n" * said.count("\n")
+
+
+def inside_for(tokens, pair, i):
+    deep = 0
+    while i >= 0:
+        if tokens[i].text in (")", "]", "}"):
+            i = pair.get(i, 0)
+        elif tokens[i].text == "(":
+            return True
+        elif tokens[i].text == "{":
+            return False
+        i -= 1
+    return False
+
+
+def one_line(text):
+    return re.sub(r"\s+", " ", text.replace("\\\n", " ")).strip()
+
+
+def mutants_of(file):
+    """All mutants of a file, by operator."""
+    with open(file, encoding="utf-8") as f:
+        text = f.read()
+    by_operator = collections.defaultdict(list)
+    met = collections.Counter()
+    for name, tokens, code in functions_of(text):
+        pair = pairs_of(tokens)
+        asserted = [(tokens[i].start, tokens[pair[i + 1]].end) for i, t in enumerate(tokens[:-1])
+                    if re.search("(?i)assert", t.text) and i + 1 in pair]
+        found = list(of_operators(text, tokens)) + list(of_constants(text, tokens))
+        if code:
+            found += list(of_heads(text, tokens, pair)) + list(of_statements(text, tokens, pair))
+        lines = collections.Counter()       # the same line again in the same function: "name 2"
+        which = {}
+        for operator, start, end, instead in sorted(found, key=lambda m: m[1:]):
+            if any(a <= start < b for a, b in asserted):
+                continue
+            first = text.rfind("\n", 0, start) + 1
+            last = text.find("\n", end)
+            before = one_line(text[first:last])
+            after = one_line(text[first:start] + instead + text[end:last])
+            if before == after:
+                continue
+            if (first, last) not in which:
+                lines[before] += 1
+                which[first, last] = lines[before]
+            where = name if which[first, last] == 1 else "%s %d" % (name, which[first, last])
+            mutant = Mutant(file, text.count("\n", 0, start) + 1, where, operator, before, after, start, end, instead)
+            if met[key_of(mutant)] == 0:
+                by_operator[operator].append(mutant)
+            met[key_of(mutant)] += 1
+    return by_operator, text
+
+
+def key_of(m):
+    return m.file, m.function, m.before, m.after
+
+
+# ---- what is built ----
+def make(*targets):
+    subprocess.run(["make", "-s", "-j1"] + list(targets), check=True,
+                   env=dict(os.environ, MAKEFLAGS=""), stdout=sys.stderr)
+
+
+def compiler():
+    """The words of a compilation, as the Makefile keeps them, without warnings (they make no code)."""
+    with open("build/options", encoding="utf-8") as f:
+        words = f.read().split()
+    return [w for w in words if not w.startswith("-W") and w != "-pedantic"]
+
+
+def is_here(flag):
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return flag in f.read().split()
+    except OSError:
+        return False
+
+
+class Builder:
+    """Objects and programs of one file of src/, in build/mutants."""
+
+    def __init__(self, file):
+        self.file = file
+        self.words = compiler()
+        self.copy = AT + "/tree/" + file[len("src/"):]
+        os.makedirs(os.path.dirname(self.copy), exist_ok=True)
+        self.objects = self.wanted()
+
+    def wanted(self):
+        """(source, options, object of rooms.a): what a change in the file changes."""
+        if self.file.startswith("src/kernels/"):
+            isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
+            return [("src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa)]
+        if self.file.endswith(".c"):
+            return [(self.copy, [], "build/" + self.file[:-1] + "o")]
+        return None         # a header: see objects_of
+
+    def objects_of(self, mutant):
+        """Of a header those files that name what the mutant is in, or a header's function or macro that does."""
+        if self.objects:
+            return self.objects
+        names = {mutant.function.split()[0]}
+        bodies = []
+        for folder, _, files in os.walk("src"):
+            for name in sorted(files):
+                if name.endswith(".h") and "/cuda" not in folder:
+                    with open(folder + "/" + name, encoding="utf-8") as f:
+                        bodies += [(n, {t.text for t in tokens if t.kind in ("name", "hash")})
+                                   for n, tokens, _ in functions_of(f.read())]
+        grown = True
+        while grown:
+            grown = False
+            for name, said in bodies:
+                if name not in names and said & names:
+                    names.add(name)
+                    grown = True
+        found = []
+        word = re.compile(r"\b(?:%s)\b" % "|".join(sorted(names)))
+        for floor, files in floors().items():
+            for file in files:
+                if not file.endswith(".c") or floor == "kernels":
+                    continue
+                with open(file, encoding="utf-8") as f:
+                    if word.search(f.read()):
+                        found.append((file, [], "build/" + file[:-1] + "o"))
+        isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
+        if any(word.search(open(f, encoding="utf-8").read()) for f in floors()["kernels"]):
+            found.append(("src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa))
+        return found
+
+    def build(self, mutant, text):
+        """Objects that differ from those of rooms.a; None where it does not compile."""
+        with open(self.copy, "w", encoding="utf-8") as f:
+            f.write(text[:mutant.start] + mutant.text + text[mutant.end:])
+        made = []
+        try:
+            for n, (source, options, there) in enumerate(self.objects_of(mutant)):
+                level = "-O2" if re.match("build/src/(num|ops|cpu|kernels)/", there) else "-O1"
+                words = [level if w == "-O2" else w for w in self.words]
+                out = "%s/mutant-%d.o" % (AT, n)
+                done = subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % AT,
+                                               "-Werror=incompatible-pointer-types", "-Werror=int-conversion"] + options +
+                                      ["-c", "-o", out, source], stderr=subprocess.DEVNULL, timeout=600)
+                if done.returncode:
+                    return None
+                with open(out, "rb") as a, open(there, "rb") as b:
+                    if a.read() != b.read():
+                        made.append(out)
+        finally:
+            os.remove(self.copy)
+        return made
+
+    def link(self, test, objects):
+        out = AT + "/run/program"
+        extra = ["build/ref.o"] if test == "test_ops" else []
+        subprocess.run(self.words + ["-o", out, "build/o/%s.o" % test] + objects + extra +
+                       ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
+        return out
+
+
+# ---- what is run ----
+FAILED = re.compile(rb"^[\w./-]+\.[ch]:\d+: ", re.M)
+COUNTS = re.compile(rb"^[^:\n]+: \d+ passed, 0 failed$", re.M)
+
+
+def prepare_folder():
+    """Where programs run: they see the tree by links, and have a build/ of their own."""
+    at = AT + "/run"
+    os.makedirs(at + "/build/o", exist_ok=True)
+    for name in os.listdir("."):
+        if name not in ("build", ".git") and not os.path.lexists(at + "/" + name):
+            os.symlink(os.path.join(ROOT, name), at + "/" + name)
+    if not os.path.lexists(at + "/build/api") and os.path.exists("build/api"):
+        os.symlink(os.path.join(ROOT, "build/api"), at + "/build/api")
+
+
+def run(seconds=None):
+    """Runs AT/run/program: (why it is dead or None, seconds of the processor). `seconds`: what it normally takes."""
+    most = max(LEAST, int(TIMES * seconds + 1)) if seconds is not None else 600
+
+    def limits():
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
+    child = subprocess.Popen(["./program"], cwd=AT + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limits)
+    end = time.monotonic() + 4 * most + 20      # other programs want the processor, too
+    said, why = b"", None
+    with selectors.DefaultSelector() as ready:
+        ready.register(child.stdout, selectors.EVENT_READ)
+        while why is None:
+            if not ready.select(max(0, end - time.monotonic())):
+                why = "hangs"
+                break
+            piece = os.read(child.stdout.fileno(), 65536)
+            if not piece:
+                break
+            said = (said + piece)[-1000000:]
+            if seconds is not None and FAILED.search(said):
+                why = "fails"
+    try:
+        os.killpg(child.pid, signal.SIGKILL if why else 0)
+    except OSError:
+        pass
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = status
+    child.stdout.close()
+    taken = used.ru_utime + used.ru_stime
+    if why is None and os.WIFSIGNALED(status):
+        why = "too slow" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else \
+            "crashes (%s)" % signal.Signals(os.WTERMSIG(status)).name
+    elif why is None and (status or not COUNTS.search(said)):
+        why = "fails"
+    return why, taken, said
+
+
+class Times:
+    """What each test takes, by itself and by rooms.a as it is; it must pass."""
+
+    def __init__(self):
+        self.path = AT + "/times.tsv"
+        self.known = {}
+        if os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                for line in f:
+                    test, seconds, stamp = line.rstrip("\n").split("\t")
+                    self.known[test] = float(seconds), stamp
+
+    def of(self, test):
+        stamp = str(max(os.path.getmtime(p) for p in ("build/o/%s.o" % test, "build/rooms.a", "build/plan_check.o")))
+        if self.known.get(test, (0, ""))[1] != stamp:
+            Builder("src/base/text.c").link(test, [])
+            why, taken, said = run()
+            if why or FAILED.search(said):
+                sys.stderr.buffer.write(said[-4000:])
+                sys.exit("%s: %s before anything was changed" % (test, why or "prints a failure"))
+            self.known[test] = taken, stamp
+            with open(self.path, "a", encoding="utf-8") as f:
+                f.write("%s\t%.3f\t%s\n" % (test, taken, stamp))
+            print("%s: %.1f s" % (test, taken), file=sys.stderr)
+        return self.known[test][0]
+
+
+def tests_in(folder):
+    return sorted(n[:-2] for n in os.listdir("tests/" + folder) if re.fullmatch(r"test_\w+\.c", n))
+
+
+def stages(file, rest):
+    """Lists of tests, in the order they are run."""
+    floor = file.split("/")[1]
+    folders = FOLDERS.get(floor, [floor])
+    if re.search(OF_RANKS, file):
+        folders = ["ranks"] + folders
+    first = [t for folder in folders for t in tests_in(folder)]
+    whole = tests_in("whole")
+    early = ["test_" + n for n in FIRST]
+    out = [first, early, [t for t in whole if t not in early]]
+    if rest:
+        taken = set(first + whole)
+        out.append([t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d != "cuda"
+                    for t in tests_in(d) if t not in taken])
+    return out
+
+
+# ---- what is known ----
+def read_explained():
+    """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`."""
+    known, place, before, after = {}, None, None, None
+    if not os.path.exists(EXPLAINED):
+        return known
+    with open(EXPLAINED, encoding="utf-8") as f:
+        for line in f:
+            line = line.rstrip("\n")
+            if line.startswith("src/"):
+                place = tuple(line.split(" ", 1))
+            elif line.startswith("- "):
+                before = line[2:]
+            elif line.startswith("+ "):
+                after = line[2:]
+            elif line.startswith("= "):
+                known[place + (before, after)] = line[2:]
+    return known
+
+
+FIELDS = "file line function operator before after verdict test seconds".split()
+Result = collections.namedtuple("Result", FIELDS)
+
+
+def read_results():
+    known = {}
+    if os.path.exists(RESULTS):
+        with open(RESULTS, encoding="utf-8") as f:
+            for line in f:
+                r = Result(*line.rstrip("\n").split("\t"))
+                if r.file != "file":
+                    known[key_of(r)] = r
+    return known
+
+
+def write_result(mutant, verdict, test, seconds):
+    new = not os.path.exists(RESULTS)
+    with open(RESULTS, "a", encoding="utf-8") as f:
+        if new:
+            f.write("\t".join(FIELDS) + "\n")
+        f.write("\t".join(str(x) for x in (*mutant[:6], verdict, test, "%.1f" % seconds)) + "\n")
+
+
+def floors():
+    """{floor: files}, by src/ORDER; doors and own.h without bodies have no mutants and do no harm."""
+    out = collections.OrderedDict()
+    with open("src/ORDER", encoding="utf-8") as f:
+        for line in f:
+            word = line.split()[0] if line.split() else ""
+            if word.endswith("/"):
+                out[word[:-1]] = []
+            elif "/" in word and os.path.basename(word) not in ("host.c", "host.h", "rooms.h", "all.c"):
+                out[word.split("/")[0]].append("src/" + word)
+    return out
+
+
+# ---- a campaign ----
+def drawn(files, seed):
+    """Mutants of these files in a random order: a file by its size, an operator, a place."""
+    rng = random.Random("%s %s" % (seed, " ".join(files)))
+    left = {}
+    for file in files:
+        by_operator, text = mutants_of(file)
+        if by_operator:
+            left[file] = by_operator, text
+    while left:
+        file = rng.choices(list(left), [left[f][1].count("\n") for f in left])[0]
+        by_operator, text = left[file]
+        operator = rng.choice(sorted(by_operator))
+        places = by_operator[operator]
+        yield places.pop(rng.randrange(len(places))), text
+        if not places:
+            del by_operator[operator]
+        if not by_operator:
+            del left[file]
+
+
+class Campaign:
+    def __init__(self, rest, most, only, until):
+        self.rest, self.most, self.only, self.until = rest, most, only, until
+        self.times, self.results, self.explained = Times(), read_results(), read_explained()
+        self.made = set()
+
+    def judge(self, mutant, text):
+        """(verdict, test)"""
+        builder = Builder(mutant.file)
+        try:
+            objects = builder.build(mutant, text)
+        except subprocess.TimeoutExpired:
+            return "no build", ""
+        if objects is None:
+            return "no build", ""
+        if not objects:
+            return "same object", ""
+        left_out = False
+        for tests in [self.only] if self.only else stages(mutant.file, self.rest):
+            missing = [t for t in tests if t not in self.made]
+            if missing:
+                make(*["build/o/%s.o" % t for t in missing])
+                self.made.update(missing)
+            for test in sorted(tests, key=self.times.of):
+                if self.times.of(test) > self.most:
+                    left_out = True
+                    break
+                builder.link(test, objects)
+                why, _, _ = run(self.times.of(test))
+                if why:
+                    return "killed", "%s %s" % (test, why)
+        return "open" if left_out or self.only else "survived", ""
+
+    def one(self, mutant, text):
+        """The verdict, and whether it counts as tried."""
+        known = self.results.get(key_of(mutant))
+        if known is None:
+            if key_of(mutant) in self.explained:
+                verdict, test, seconds = "survived", "", 0
+            else:
+                began = time.monotonic()
+                verdict, test = self.judge(mutant, text)
+                seconds = time.monotonic() - began
+            write_result(mutant, verdict, test, seconds)
+            self.results[key_of(mutant)] = known = Result(*[str(x) for x in mutant[:6]], verdict, test, str(seconds))
+            print("%-11s %s:%d %s: %s%s" % (verdict, mutant.file, mutant.line, mutant.operator, test,
+                                            " [%.0f s]" % seconds), flush=True)
+            if verdict in ("survived", "open"):
+                print("    - %s\n    + %s" % (mutant.before, mutant.after), flush=True)
+        return known.verdict in ("killed", "survived", "open")
+
+    def files(self, files, count, seed):
+        tried = 0
+        for mutant, text in drawn(files, seed):
+            if tried >= count or time.monotonic() > self.until:
+                break
+            tried += self.one(mutant, text)
+        return tried
+
+    def again(self, files):
+        """Survivors that nobody explained, once more."""
+        for file in files:
+            by_operator, text = mutants_of(file)
+            for mutant in [m for places in by_operator.values() for m in places]:
+                known = self.results.get(key_of(mutant))
+                if known and known.verdict in ("survived", "open") and key_of(mutant) not in self.explained and \
+                        time.monotonic() < self.until:
+                    del self.results[key_of(mutant)]
+                    self.one(mutant, text)
+
+
+def table():
+    explained = read_explained()
+    by_floor = collections.defaultdict(collections.Counter)
+    for r in read_results().values():
+        verdict = "explained" if r.verdict in ("survived", "open") and key_of(r) in explained else r.verdict
+        for floor in (r.file.split("/")[1], "all"):
+            by_floor[floor][verdict] += 1
+    print("| floor | tried | killed | explained | survivors | same object |\n|---|--:|--:|--:|--:|--:|")
+    for floor in list(floors()) + ["all"]:
+        c = by_floor[floor]
+        print("| %s | %d | %d | %d | %d | %d |" % (floor, c["killed"] + c["explained"] + c["survived"] + c["open"],
+                                                   c["killed"], c["explained"], c["survived"] + c["open"],
+                                                   c["same object"]))
+
+
+def survivors():
+    explained = read_explained()
+    for r in read_results().values():
+        if r.verdict in ("survived", "open") and key_of(r) not in explained:
+            print("%s %s\n- %s\n+ %s\n= (line %s, %s)\n" % (r.file, r.function, r.before, r.after, r.line, r.operator))
+
+
+def main():
+    os.chdir(ROOT)
+    ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ask.add_argument("--floor", help="a folder of src/")
+    ask.add_argument("--file", help="a file of src/")
+    ask.add_argument("--count", type=int, default=20, help="mutants to try")
+    ask.add_argument("--seed", type=int, default=1)
+    ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
+    ask.add_argument("--most", type=float, default=1e6, help="leave out tests that take more seconds: a first look")
+    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_core")
+    ask.add_argument("--again", action="store_true", help="survivors once more")
+    ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
+    ask.add_argument("--table", action="store_true")
+    ask.add_argument("--survivors", action="store_true")
+    options = ask.parse_args()
+    if options.table or options.survivors:
+        (table if options.table else survivors)()
+        return
+    os.makedirs(AT + "/tree", exist_ok=True)
+    lock = open(AT + "/lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit("another run is at work in " + AT)
+    make("build/rooms.a", "build/plan_check.o", "build/ref.o")
+    prepare_folder()
+    campaign = Campaign(options.rest, options.most, options.tests, time.monotonic() + 60 * options.minutes)
+    all_files = floors()
+    if options.floor and options.floor not in all_files:
+        sys.exit("no floor " + options.floor)
+    chosen = [options.file] if options.file else all_files[options.floor] if options.floor else \
+        [f for files in all_files.values() for f in files]
+    if options.again:
+        campaign.again(chosen)
+    elif options.file or options.floor:
+        campaign.files(chosen, options.count, options.seed)
+    else:
+        share = options.count / sum(WEIGHTS.values())
+        for floor, files in all_files.items():
+            campaign.files(files, round(WEIGHTS[floor] * share), options.seed)
+    table()
+
+
+if __name__ == "__main__":
+    main()
