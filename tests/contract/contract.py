@@ -5,6 +5,7 @@ Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 
 exp, log, tanh, erf, sin, cos and pow are polynomials that the text does not print ("step for step"): their values are
 asked of the library, by public calls (Curves), and are held against float64 apart."""
 import subprocess
+import threading
 import numpy as np
 
 F = np.float32
@@ -76,14 +77,18 @@ class Curves:
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def talk(self, text):
-        self.process.stdin.write(text)
-        self.process.stdin.flush()
+        def tell():
+            self.process.stdin.write(text)
+            self.process.stdin.flush()
+        writer = threading.Thread(target=tell)  # both pipes may be full
+        writer.start()
         lines = []
         while True:
             line = self.process.stdout.readline()
             if line == "":
                 raise RuntimeError("the program is gone: " + "\n".join(lines[-3:]))
             if line == "end\n":
+                writer.join()
                 return lines
             lines.append(line.rstrip("\n"))
 
@@ -101,6 +106,21 @@ class Curves:
                           (rows, name, "".join(" %08x" % w for w in words), n, n, hexes(x)))
         for line in lines:
             if line.startswith("value"):
+                return unhex(line.split()[2]).reshape(x.shape)
+        raise RuntimeError("\n".join(lines))
+
+    def slope(self, name, x, *words):
+        """The gradient of what `name` makes of x, where 1 comes in."""
+        x = np.ascontiguousarray(x, dtype=F)
+        n = x.size
+        if n == 0:
+            return x
+        rows = min(n, 256)
+        lines = self.talk("net 0 1\ninput x f 1 %d\nop %s 1 0%s\nop sum_loss 1 1\nterm 2 3f800000 0\nplan 1 %d 1 1 0 4\n"
+                          "step %d 0 0 0 0 0 0 0 %s\nend\n" %
+                          (rows, name, "".join(" %08x" % w for w in words), n, n, hexes(x)))
+        for line in lines:
+            if line.startswith("grad 0 "):
                 return unhex(line.split()[2]).reshape(x.shape)
         raise RuntimeError("\n".join(lines))
 
@@ -171,6 +191,13 @@ class Product:
 
     def add(self, s):
         return fma(self.a, self.b, s)
+
+
+class Select(Value):
+    """x where it was taken; elsewhere 0."""
+
+    def __init__(self, taken, x):
+        self.taken, self.x = taken, np.where(taken, x, F(0))
 
 
 class Chain:

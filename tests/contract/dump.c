@@ -358,6 +358,22 @@ static void add_op(void)
     if (keep(build(name, x, n)) == NULL)
         failed(name, net.graph);
 }
+/* What has a gradient: what leads to a loss. */
+static unsigned char reached[MOST];
+static void find_reached(int size)
+{
+    memset(reached, 0, sizeof reached);
+    for (int i = 0; i < net.terms; i++)
+        reached[gckpt_id(net.term[i].loss)] = 1;
+    for (int id = size - 1; id >= 0; id--) {
+        gckpt_node v;
+        if (!reached[id] || gckpt_graph_node(net.graph, id, &v) != GCKPT_OK ||
+            !strcmp(v.op, "detach"))
+            continue;
+        for (int i = !strcmp(v.op, "where"); i < v.inputs; i++)
+            reached[v.input[i]] = 1;
+    }
+}
 static void add_plan(void)
 {
     gckpt_plan_desc d = { 0 };
@@ -380,18 +396,24 @@ static void add_plan(void)
             printf(" %d", v.input[i]);
         printf("\n");
     }
+    find_reached(size);
     for (int ref = 0; ref < net.made; ref++) {
         gckpt_node v;
         const int id = gckpt_id(net.tensor[ref]);
         if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK || v.type != GCKPT_F32 || v.loss)
             continue;
+        gckpt_node root = v;
+        while (!strcmp(root.op, "reshape"))
+            gckpt_graph_node(net.graph, root.input[0], &root);
         const int param = !strcmp(v.op, "param");
-        const int leaf = param || !strcmp(v.op, "input") || !strcmp(v.op, "constant");
+        const int leaf = !strcmp(root.op, "param") || !strcmp(root.op, "input") ||
+                         !strcmp(root.op, "constant");
         gckpt_parameter p = { 0 };
         if (param)
             gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
         for (int g = 0; g < 2; g++)
-            if (g == 0 ? !leaf && picks & 2 : picks & 4 || (param && !p.frozen && picks & 1)) {
+            if (g == 0 ? !leaf && picks & 2
+                       : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
                 const int64_t n = elements(&v.shape);
                 const int i = net.picks++;
                 net.size[i] = (size_t)(v.batchless ? n : d.batch * (n / net.rows));

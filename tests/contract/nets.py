@@ -130,11 +130,26 @@ class Again:
 
     def call(self, i, batch):
         node = self.nodes[i]
+        if i not in self.by_id:
+            return self.inner(i, batch)
         made = self.net.made[self.by_id[i]]
+        if (made["builder"], node["op"]) [0][:9] == "positions":
+            return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch))
         c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
         c.builder = made["builder"]
+        return c
+
+    def inner(self, i, batch):
+        """A call of one of several ops that a builder made."""
+        node = self.nodes[i]
+        made = self.net.made[self.by_id[min(j for j in self.by_id if j >= i)]]
+        first = made["attributes"][0] if made["builder"] == "positions_at" else 0
+        attributes = {"add": (), "detach": (), "slice": (0, first, first + node["shape"][0])}[node["op"]]
+        c = Call([self.values[j] for j in node["inputs"]], attributes,
+                 self.rows_of(node["shape"], node["batchless"], batch))
+        c.ids, c.builder = node["inputs"], node["op"]
         return c
 
     def forward(self):
@@ -352,10 +367,10 @@ def adamw(w, g, state, h, decay, step):
     eps = h["eps"] if h["eps"] else F(1e-8)
     m, v = state or [np.zeros(w.shape, F), np.zeros(w.shape, F)]
     m = K.fma(b1, m, (F(1) - b1) * g)
-    v = K.fma(b2, v, (F(1) - b2) * g * g)
+    v = K.fma(b2, v, (F(1) - b2) * (g * g))
     c1, c2 = F(1 - float(b1) ** step), F(1 - float(b2) ** step)
     w = K.fma(-(h["lr"] * decay), w, w)
-    return K.fma(-h["lr"], (m / c1) / (np.sqrt(v / c2) + eps), w), [m, v]
+    return K.fma(-(h["lr"] / c1), m / (np.sqrt(v * (F(1) / c2)) + eps), w), [m, v]
 
 
 OPTIMISERS = {0: adamw, 1: sgd, 2: momentum}

@@ -32,31 +32,38 @@ def curve(name, forward, slope):
     OPS[name] = C
 
 
-curve("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0) * np.where(np.isnan(c.x[0]), c.x[0], F(0))),
-      lambda c: np.where(c.y > 0, F(1), F(0)))
+def picked(name, forward, taken):
+    class C:
+        pass
+    C.forward = staticmethod(forward)
+    C.backward = staticmethod(lambda c, g: [Select(taken(c), g)])
+    OPS[name] = C
+
+
+picked("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0)), lambda c: c.y > 0)
 curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
       lambda c: np.where(c.x[0] > 0, F(1), c.a[0]))
 curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
 curve("tanh", lambda c: tanh(c.x[0]), lambda c: fma(-c.y, c.y, F(1)))
-curve("sigmoid", lambda c: sigmoid(c.x[0]), lambda c: c.y * (F(1) - c.y))
+curve("sigmoid", lambda c: sigmoid(c.x[0]), lambda c: fma(-c.y, c.y, c.y))
 
 
 def silu_slope(c):
     s = sigmoid(c.x[0])
-    return s * fma(c.x[0], F(1) - s, F(1))
+    return fma(c.x[0] * s, F(1) - s, s)
 
 
-curve("silu", lambda c: c.x[0] * sigmoid(c.x[0]), silu_slope)
-curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))), lambda c: sigmoid(c.x[0]))
+curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
+curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
+      lambda c: K.curves.slope("softplus", c.x[0]))
 curve("sin", lambda c: sin(c.x[0]), lambda c: cos(c.x[0]))
 curve("cos", lambda c: cos(c.x[0]), lambda c: -sin(c.x[0]))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.sign(c.x[0]))
-curve("log", lambda c: log(c.x[0]), lambda c: F(1) / c.x[0])
-curve("sqrt", lambda c: np.sqrt(c.x[0]), lambda c: F(0.5) / c.y)
+curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
-curve("clamp", lambda c: np.where(np.isnan(c.x[0]), c.x[0], np.minimum(np.maximum(c.x[0], c.a[0]), c.a[1])),
-      lambda c: np.where((c.x[0] > c.a[0]) & (c.x[0] < c.a[1]), F(1), F(0)))
+picked("clamp", lambda c: np.where(np.isnan(c.x[0]), c.x[0], np.minimum(np.maximum(c.x[0], c.a[0]), c.a[1])),
+       lambda c: (c.x[0] > c.a[0]) & (c.x[0] < c.a[1]))
 
 
 def power(x, e):
@@ -67,21 +74,36 @@ def power(x, e):
 
 curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
 
-GELU_A, GELU_B = F(math.sqrt(2 / math.pi)), F(0.044715)
+def ratio(name, forward, gradient):
+    class C:
+        pass
+    C.forward = staticmethod(forward)
+    C.backward = staticmethod(lambda c, g: [Value(gradient(c, g))])
+    OPS[name] = C
+
+
+ratio("log", lambda c: log(c.x[0]), lambda c, g: g / c.x[0])
+ratio("sqrt", lambda c: np.sqrt(c.x[0]), lambda c, g: g / (F(2) * c.y))
+
+GELU_A, GELU_B = F(math.sqrt(2 / math.pi)), F(math.sqrt(2 / math.pi) * 0.044715)
 
 
 def gelu_inner(x):
-    return GELU_A * fma(GELU_B * x * x, x, x)
+    return x * fma(GELU_B, x * x, GELU_A)
 
 
 def gelu_slope(c):
     x = c.x[0]
     t = tanh(gelu_inner(x))
-    d = GELU_A * fma(F(3) * GELU_B * x, x, F(1))
-    return fma(F(0.5) * x * fma(-t, t, F(1)), d, F(0.5) * (F(1) + t))
+    return fma(F(0.5) * x * fma(-t, t, F(1)), fma(F(3) * GELU_B, x * x, GELU_A), F(0.5) * (F(1) + t))
 
 
-curve("gelu", lambda c: F(0.5) * c.x[0] * (F(1) + tanh(gelu_inner(c.x[0]))), gelu_slope)
+def gelu(c):
+    h = F(0.5) * c.x[0]
+    return fma(h, tanh(gelu_inner(c.x[0])), h)
+
+
+curve("gelu", gelu, gelu_slope)
 
 
 def two(name, forward, backward):
@@ -96,16 +118,26 @@ def two(name, forward, backward):
 two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
 two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
 two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
-two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (-g * c.y / c.x[1],)])
+two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -c.y / c.x[1])])
 
 
-def share(c, sign):
-    d = (c.x[0] - c.x[1]) * F(sign)
-    return np.where(d > 0, F(1), np.where(d < 0, F(0), F(0.5)))
+def extreme(name, forward, sign):
+    class C:
+        pass
+
+    def backward(c, g):
+        a, b = c.x
+        d = (a - b) * F(sign)
+        half = F(0.5) * g
+        return [broadcast_gradient(np.where(d > 0, g, np.where(d < 0, F(0), half)), a.shape),
+                broadcast_gradient(np.where(d < 0, g, np.where(d > 0, F(0), half)), b.shape)]
+    C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
+    C.backward = staticmethod(backward)
+    OPS[name] = C
 
 
-two("maximum", lambda a, b: np.maximum(a, b), lambda c, g: [(g, share(c, 1)), (g, share(c, -1))])
-two("minimum", lambda a, b: np.minimum(a, b), lambda c, g: [(g, share(c, -1)), (g, share(c, 1))])
+extreme("maximum", np.maximum, 1)
+extreme("minimum", np.minimum, -1)
 
 
 @op("where")
@@ -129,13 +161,22 @@ class Reshape:
         return [Value(g.reshape(c.x[0].shape))]
 
 
+@op("detach")
+class Detach:
+    def forward(c):
+        return c.x[0]
+
+    def backward(c, g):
+        return [None]
+
+
 @op("permute")
 class Permute:
     def forward(c):
-        return np.ascontiguousarray(np.transpose(c.x[0], c.a))
+        return np.ascontiguousarray(np.transpose(c.x[0], c.a[1:]))
 
     def backward(c, g):
-        return [Value(np.transpose(g, np.argsort(c.a)))]
+        return [Value(np.transpose(g, np.argsort(c.a[1:])))]
 
 
 @op("slice")
@@ -219,14 +260,15 @@ class LogSoftmax:
 class Layernorm:
     def forward(c):
         x, n = c.x[0], F(c.x[0].shape[-1])
-        d = x - x[..., :1]
+        first = x[..., :1]
+        d = x - (first + (row_sum(x - first) / n)[..., None])
         d = d - (row_sum(d) / n)[..., None]
-        r = F(1) / np.sqrt(row_dot(d, d) / n + c.a[0])
-        c.aux = {"h": d * r[..., None], "r": r[..., None]}
-        h = c.aux["h"]
-        if c.x[1] is not None and c.x[2] is not None:
-            return fma(h, c.x[1], c.x[2])
-        return h * c.x[1] if c.x[1] is not None else h + c.x[2] if c.x[2] is not None else h
+        r = (F(1) / np.sqrt(row_dot(d, d) / n + c.a[0]))[..., None]
+        h = d * r
+        c.aux = {"h": h, "r": r}
+        if c.x[1] is None:
+            return h if c.x[2] is None else fma(d, r, c.x[2])
+        return h * c.x[1] if c.x[2] is None else fma(h, c.x[1], c.x[2])
 
     def backward(c, g):
         h, n = c.aux["h"], F(c.x[0].shape[-1])
@@ -329,19 +371,6 @@ class Embed:
                 s[i] = s[i] + row
             return s
         return [Chain(go, c.x[0].shape), None]
-
-
-@op("positions")
-class Positions:
-    def forward(c):
-        return c.x[0] + c.x[1][:c.x[0].shape[1]]
-
-    def backward(c, g):
-        def go(s):
-            s = s.copy()
-            s[:g.shape[1]] = Sums(g).add(s[:g.shape[1]])
-            return s
-        return [Value(g), Chain(go, c.x[1].shape)]
 
 
 # ---- losses: forward gives (a binary32 loss for each row, count); backward has the scale of the sum ----
