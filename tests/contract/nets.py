@@ -138,7 +138,7 @@ class Again:
         x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch))
         c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
-        c.builder = made["builder"]
+        c.builder, c.id, c.step = made["builder"], i, self.updates
         return c
 
     def inner(self, i, batch):
@@ -216,8 +216,7 @@ class Again:
         p = Call([cut(x, j) for x, j in zip(c.x, c.ids)], c.a, None)
         p.ids, p.builder = c.ids, c.builder
         p.y = c.y if self.nodes[i]["loss"] else cut(c.y, None)
-        p.row = a
-        OPS[c.builder].forward(p) if False else None
+        p.row, p.id, p.step = a, getattr(c, "id", 0), getattr(c, "step", 0)
         p.aux = {k: cut(v, None) if getattr(v, "ndim", 0) and v.shape[0] % self.net.batch == 0 else v
                  for k, v in c.aux.items()}
         each = c.shape[0] // self.net.batch if c.shape else 0

@@ -382,8 +382,7 @@ class CrossEntropy:
         for i in range(0, z.shape[-1], 1024):
             t = z[..., i:i + 1024]
             new = np.maximum(m, t.max(-1))
-            s = s * np.where(new == m, F(1), exp(m - new)) if i else s
-            s = s + row_sum(exp(t - new[..., None]))
+            s = fma(s, exp(m - new), row_sum(exp(t - new[..., None])))
             m = new
         return m, log(s)
 
@@ -424,3 +423,607 @@ class SumLoss:
 
     def backward(c, scale):
         return [Value(np.full(c.x[0].shape, scale, F))]
+
+
+# ---- h. attention ----
+@op("attention")
+class Attention:
+    """Of one query after the other, all rows and heads at once."""
+
+    def heads(c):
+        heads, shared = c.a[0], c.a[1] or c.a[0]
+        b, t, width = c.x[0].shape
+        d = width // heads
+        q = c.x[0].reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        k, v = (x.reshape(b, x.shape[1], shared, d).transpose(0, 2, 1, 3) for x in c.x[1:3])
+        return q, k, v, heads // shared
+
+    def factors(c, d):
+        cap, scale = c.a[4], c.a[5] if c.a[5] != 0 else F(1) / np.sqrt(F(d))
+        return (scale / cap if cap != 0 else scale), cap
+
+    def seen(c, s, t):
+        """(first key, keys behind it that rows see)"""
+        causal, window = c.a[2], c.a[3]
+        last = s - c.x[0].shape[1] + t + 1 if causal else s
+        first = max(0, last - window) if window and window < s else 0
+        lengths = np.full(c.x[0].shape[0], last) if len(c.x) < 4 or c.x[3] is None else np.minimum(c.x[3], last)
+        return first, last, lengths
+
+    def scores(c, q, k, t):
+        """Of query t: (first, keys (b,h,S'), which are seen)."""
+        first, last, lengths = Attention.seen(c, k.shape[2], t)
+        factor, cap = Attention.factors(c, q.shape[-1])
+        keys = k[:, :, first:last]
+        s = chain(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F))[:, :, 0]
+        s = rounded(s, factor)
+        if cap != 0:
+            s = cap * tanh(s)
+        see = np.broadcast_to((np.arange(first, last) < lengths[:, None])[:, None], s.shape)
+        return first, np.where(see, s, F(-np.inf)), see
+
+    def forward(c):
+        q, k, v, share = Attention.heads(c)
+        k, v = np.repeat(k, share, 1), np.repeat(v, share, 1)
+        out, top, total = np.zeros(q.shape, F), np.zeros(q.shape[:3], F), np.zeros(q.shape[:3], F)
+        for t in range(q.shape[2]):
+            first, s, see = Attention.scores(c, q, k, t)
+            m, l = np.full(s.shape[:2], -np.inf, F), np.zeros(s.shape[:2], F)
+            o = np.zeros(s.shape[:2] + (v.shape[-1],), F)
+            for i in range(0, s.shape[2], 64):
+                tile, there = s[:, :, i:i + 64], see[:, :, i:i + 64]
+                new = np.maximum(m, tile.max(-1))
+                zero = np.where(np.isinf(new), F(0), new)
+                e = np.where(there, exp(tile - zero[..., None]), F(0))
+                f = np.where(np.isinf(m), F(1), exp(m - zero))
+                l, o = fma(l, f, row_sum(e)), o * f[..., None]
+                for j in range(tile.shape[2]):
+                    o = np.where(there[:, :, j, None], fma(e[:, :, j, None], v[:, :, first + i + j], o), o)
+                m = new
+            top[:, :, t], total[:, :, t] = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
+            out[:, :, t] = o / total[:, :, t, None]
+        c.aux = {"l": top + log(total)}
+        return out.transpose(0, 2, 1, 3).reshape(c.shape)
+
+    def backward(c, g):
+        q, k, v, share = Attention.heads(c)
+        b, heads, t, d = q.shape
+        g = g.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        y = c.y.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        big_k, big_v = np.repeat(k, share, 1), np.repeat(v, share, 1)
+        factor, cap = Attention.factors(c, d)
+        ds, p, see = (np.zeros((b, heads, t, k.shape[2]), x) for x in (F, F, bool))
+        for i in range(t):
+            first, s, there = Attention.scores(c, q, big_k, i)
+            at = slice(first, first + s.shape[2])
+            e = np.where(there, exp(s - c.aux["l"][:, :, i, None]), F(0))
+            vs = big_v[:, :, at]
+            dp = chain(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F))[:, :, 0]
+            u = dp - row_dot(g[:, :, i], y[:, :, i])[..., None]
+            if cap != 0:
+                z = np.where(there, s, F(0)) * (F(1) / cap)
+                u = u * fma(-z, z, F(1))
+            scale = factor * cap if cap != 0 and c.a[5] == 0 else c.a[5] if cap != 0 else factor
+            if c.a[5] == 0:
+                scale = F(1) / np.sqrt(F(d))
+            p[:, :, i, at] = e
+            ds[:, :, i, at] = np.where(there, rounded(e * u, scale), F(0))
+            see[:, :, i, at] = there
+
+        def out(go, x, n):
+            """go(start by heads); x: the input's shape, n: its heads"""
+            return Chain(lambda s: go(s.reshape(x.shape[0], x.shape[1], n, d).transpose(0, 2, 1, 3))
+                         .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
+
+        def query(s):
+            for j in range(k.shape[2]):
+                s = np.where(see[:, :, :, j, None], fma(ds[:, :, :, j, None], big_k[:, :, None, j], s), s)
+            return s
+
+        def key(of, x):
+            def go(s):
+                for h in range(share):
+                    for i in range(t):
+                        s = np.where(see[:, h::share, i, :, None],
+                                     fma(of[:, h::share, i, :, None], x[:, h::share, i, None], s), s)
+                return s
+            return go
+        return [out(query, c.x[0], heads), out(key(ds, q), c.x[1], k.shape[1]), out(key(p, g), c.x[2], k.shape[1]),
+                None]
+
+
+# ---- further losses ----
+@op("linear_cross_entropy")
+class LinearCrossEntropy:
+    def logits(c):
+        x, w = flat(c.x[0]), c.x[1]
+        z = chain(x, w.T, np.zeros((x.shape[0], w.shape[0]), F))
+        cap = c.a[0] if c.a else F(0)
+        return cap * tanh(z * (F(1) / cap)) if cap != 0 else z
+
+    def forward(c):
+        inner = Call([LinearCrossEntropy.logits(c), c.x[2]], (), ())
+        return CrossEntropy.forward(inner)
+
+    def backward(c, scale):
+        z = LinearCrossEntropy.logits(c)
+        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0].store()
+        cap = c.a[0] if c.a else F(0)
+        if cap != 0:
+            y = z * (F(1) / cap)
+            d = d * fma(-y, y, F(1))
+        x, w = flat(c.x[0]), c.x[1]
+        t = c.x[2].reshape(-1) >= 0
+        return [Chain(lambda s: np.where(t[:, None], chain(d, w, s.reshape(x.shape)), s.reshape(x.shape)).reshape(s.shape),
+                      c.x[0].shape),
+                Chain(lambda s: chain(d[t].T, x[t], s), w.shape), None]
+
+
+OPS["linear_cross_entropy_with"] = LinearCrossEntropy
+
+
+def weights_of(w, n):
+    """A loss's weights, one for each of n rows or elements."""
+    return None if w is None else np.repeat(w.reshape(-1), n // w.size)
+
+
+@op("cross_entropy_with")
+class CrossEntropyWith:
+    def forward(c):
+        z, t, e = flat(c.x[0]), c.x[1].reshape(-1), c.a[0]
+        m, l = CrossEntropy.parts(z)
+        s = l[:, None] - (z - m[:, None])
+        at = s[np.arange(len(t)), np.maximum(t, 0)]
+        loss = at if e == 0 else fma(e / F(z.shape[-1]), row_sum(s), rounded(F(1) - e, at))
+        c.aux = {"loss": loss}
+        w = weights_of(c.x[2], len(t))
+        if w is not None:
+            loss = w * loss
+        return np.where((t >= 0) & (True if w is None else w != 0), loss, F(0)), int((t >= 0).sum())
+
+    def backward(c, scale):
+        z, t, e = flat(c.x[0]), c.x[1].reshape(-1), c.a[0]
+        m, l = CrossEntropy.parts(z)
+        p = exp((z - m[:, None]) - l[:, None])
+        one = np.arange(z.shape[-1]) == t[:, None]
+        share = e / F(z.shape[-1])
+        d = np.where(one, (p - share) - (F(1) - e), p - share) if e != 0 else p - one.astype(F)
+        w = weights_of(c.x[2], len(t))
+        by = scale if w is None else (scale * w)[:, None]
+        d = np.where((t >= 0)[:, None], d, F(0))
+        out = [Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape)), None]
+        if w is not None:
+            loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, -1)
+            out.append(Product(scale, row_sum(loss).reshape(c.x[2].shape)))
+        return out
+
+
+@op("soft_cross_entropy")
+class SoftCrossEntropy:
+    def forward(c):
+        z, t = flat(c.x[0]), flat(c.x[1])
+        m, l = CrossEntropy.parts(z)
+        s = l[:, None] - (z - m[:, None])
+        loss = row_dot(t, np.where(t != 0, s, F(0)))
+        c.aux = {"loss": loss, "s": s}
+        w = weights_of(c.x[2], len(z))
+        return loss if w is None else np.where(w != 0, w * loss, F(0)), len(z)
+
+    def backward(c, scale):
+        z, t = flat(c.x[0]), flat(c.x[1])
+        m, l = CrossEntropy.parts(z)
+        p = exp((z - m[:, None]) - l[:, None])
+        w = weights_of(c.x[2], len(z))
+        by = scale if w is None else (scale * w)[:, None]
+        shape = c.x[0].shape
+        full = np.broadcast_to(by, z.shape).reshape(shape)
+        out = [Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)),
+               Product(full, (l[:, None] - (z - m[:, None])).reshape(shape))]
+        if w is not None:
+            out.append(Product(scale, row_sum(c.aux["loss"].reshape(c.x[2].size, -1)).reshape(c.x[2].shape)))
+        return out
+
+
+def elementwise_loss(name, factors, gradients):
+    """factors(c): the loss is a b of each element; gradients(c): of it, for prediction and target"""
+    class C:
+        def forward(c):
+            n = c.x[0].size
+            a, b = (x.reshape(-1) for x in factors(c))
+            w = weights_of(c.x[2], n)
+            if w is not None:
+                a, b = np.where(w != 0, w * a, F(0)), np.where(w != 0, b, F(0))
+            return row_dot(a.reshape(c.x[0].shape[0], -1), b.reshape(c.x[0].shape[0], -1)), n
+
+        def backward(c, scale):
+            n, shape = c.x[0].size, c.x[0].shape
+            w = weights_of(c.x[2], n)
+            by = np.full(n, scale, F) if w is None else scale * w
+            out = [Product(by.reshape(shape), d.reshape(shape)) if d is not None else None for d in gradients(c)]
+            if w is not None:
+                a, b = (x.reshape(c.x[2].size, -1) for x in factors(c))
+                out.append(Product(scale, row_dot(a, b).reshape(c.x[2].shape)))
+            return out
+    OPS[name] = C
+
+
+def square(c):
+    d = c.x[0] - c.x[1]
+    return d, d
+
+
+elementwise_loss("mean_squared_error_with", square,
+                 lambda c: (F(2) * (c.x[0] - c.x[1]), F(-2) * (c.x[0] - c.x[1])))
+
+
+def huber(c):
+    d, k = c.x[0] - c.x[1], c.a[0]
+    small = np.abs(d) < k
+    return np.where(small, F(0.5) * d, k), np.where(small, d, np.abs(d) - F(0.5) * k)
+
+
+def huber_slope(c):
+    d, k = c.x[0] - c.x[1], c.a[0]
+    s = np.where(np.abs(d) < k, d, np.where(d > 0, k, -k))
+    return s, -s
+
+
+elementwise_loss("huber", huber, huber_slope)
+
+
+def binary(c):
+    x, t = c.x[0], c.x[1]
+    l = fma(-x, t, np.maximum(x, F(0))) + log1p(exp(-np.abs(x)))
+    return l, np.ones(x.shape, F)
+
+
+elementwise_loss("binary_cross_entropy", binary, lambda c: (sigmoid(c.x[0]) - c.x[1], -c.x[0]))
+
+
+# ---- further moves ----
+@op("from_u8")
+class FromU8:
+    def forward(c):
+        return fma(c.x[0].astype(F), c.a[0], c.a[1])
+
+    def backward(c, g):
+        return [None]
+
+
+@op("pad")
+class Pad:
+    def forward(c):
+        axis, before, after, value = c.a
+        widths = [(before, after) if i == axis else (0, 0) for i in range(c.x[0].ndim)]
+        return np.pad(c.x[0], widths, constant_values=value)
+
+    def backward(c, g):
+        axis, before, after, value = c.a
+        return [Value(np.take(g, range(before, g.shape[axis] - after), axis))]
+
+
+@op("max")
+class Max:
+    def forward(c):
+        return c.x[0].max(c.a[0])
+
+    def backward(c, g):
+        x, axis = c.x[0], c.a[0]
+        first = np.expand_dims(x.argmax(axis), axis)
+        taken = np.expand_dims(np.arange(x.shape[axis]), tuple(range(1, x.ndim - axis))) == first
+        return [Select(taken, np.broadcast_to(np.expand_dims(g, axis), x.shape))]
+
+
+@op("argmax")
+class Argmax:
+    def forward(c):
+        return c.x[0].argmax(c.a[0]).astype(np.int32)
+
+    def backward(c, g):
+        return [None]
+
+
+@op("gather")
+class Gather:
+    def forward(c):
+        return np.stack([x[i] for x, i in zip(c.x[0], c.x[1])]) if len(c.x[0]) else np.zeros(c.shape, F)
+
+    def backward(c, g):
+        def go(s):
+            s = s.copy()
+            for b in range(len(s)):
+                for m, i in enumerate(c.x[1][b]):
+                    s[b, i] = s[b, i] + g[b, m]
+            return s
+        return [Chain(go, c.x[0].shape), None]
+
+
+# ---- j. dropout ----
+def philox(counter, key):
+    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
+    x = [np.asarray(w, dtype=np.uint64) for w in counter]
+    k = [key & 0xffffffff, key >> 32]
+    low = np.uint64(0xffffffff)
+    for _ in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
+             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
+        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
+    return x
+
+
+@op("dropout")
+class Dropout:
+    def keep(c, shape):
+        n = int(np.prod(shape))
+        each = n // max(shape[0], 1)
+        i = np.arange(n, dtype=np.uint64) + np.uint64(getattr(c, "row", 0) * each)
+        q = i // np.uint64(4)
+        words = philox([q & np.uint64(0xffffffff), q >> np.uint64(32), np.full(n, c.id), np.full(n, c.step)], 0)
+        u = np.choose((i % np.uint64(4)).astype(int), words) >> np.uint64(8)
+        return (u.astype(F) * F(2.0 ** -24) >= c.a[0]).reshape(shape)
+
+    def forward(c):
+        return np.where(Dropout.keep(c, c.x[0].shape), c.x[0] * (F(1) / (F(1) - c.a[0])), F(0))
+
+    def backward(c, g):
+        return [Product(np.where(Dropout.keep(c, c.x[0].shape), g, F(0)), F(1) / (F(1) - c.a[0]))]
+
+
+# ---- o. convolutions ----
+def pair(a, j):
+    """(rows, columns) of a gckpt_window's entry j as dump.c reads it."""
+    return a[j], a[5 + j]
+
+
+class Window:
+    """Where taps of a window of size k over (h, w) are, for places (p, q): rows and columns, and which exist."""
+
+    def __init__(self, a, h, w, size, p, q):
+        stride, pad, dil = ([v or 1 for v in pair(a, 1)], pair(a, 2), [v or 1 for v in pair(a, 3)])
+        self.taps = []
+        for i in range(size[0]):
+            for j in range(size[1]):
+                y = np.arange(p) * stride[0] - pad[0] + i * dil[0]
+                x = np.arange(q) * stride[1] - pad[1] + j * dil[1]
+                self.taps.append((i, j, y, x))
+        self.h, self.w = h, w
+        self.stride, self.pad, self.dil, self.p, self.q = stride, pad, dil, p, q
+
+    def gather(self, x, tap):
+        """What the tap meets, (B,P,Q,C): +0 beyond."""
+        i, j, ys, xs = tap
+        there = ((ys >= 0) & (ys < self.h))[:, None] & ((xs >= 0) & (xs < self.w))[None, :]
+        got = x[:, np.clip(ys, 0, self.h - 1)][:, :, np.clip(xs, 0, self.w - 1)]
+        return np.where(there[None, :, :, None], got, F(0))
+
+    def back(self, g, tap):
+        """Of a pixel: (what comes from the place where the tap meets it (B,H,W,O), whether in steps of the stride)."""
+        i, j = tap[:2]
+        y = np.arange(self.h) + self.pad[0] - i * self.dil[0]
+        x = np.arange(self.w) + self.pad[1] - j * self.dil[1]
+        met = (y % self.stride[0] == 0)[:, None] & (x % self.stride[1] == 0)[None, :]
+        y, x = y // self.stride[0], x // self.stride[1]
+        there = ((y >= 0) & (y < self.p))[:, None] & ((x >= 0) & (x < self.q))[None, :] & met
+        got = g[:, np.clip(y, 0, self.p - 1)][:, :, np.clip(x, 0, self.q - 1)]
+        return np.where(there[None, :, :, None], got, F(0)), met[None, :, :, None]
+
+
+def image(x):
+    return x if x.ndim == 4 else x[:, None]
+
+
+def kernel(w):
+    return w if w.ndim == 4 else w[None]
+
+
+def by_groups(x, groups):
+    return x.reshape(x.shape[:-1] + (groups, -1))
+
+
+def correlate(win, x, w, groups, s):
+    """s (B,P,Q,O) += chains over taps, then the group's channels of x; w (KH,KW,I/groups,O)."""
+    s = by_groups(s, groups)
+    for tap in win.taps:
+        v = by_groups(win.gather(x, tap), groups)
+        k = by_groups(w[tap[0], tap[1]], groups)
+        for c in range(v.shape[-1]):
+            s = fma(v[..., c, None], k[c], s)
+    return s.reshape(s.shape[:3] + (-1,))
+
+
+def transpose(win, g, w, groups, s):
+    """s (B,H,W,I) += chains over the taps that meet a pixel, then the channels of g that they come from."""
+    s = by_groups(s, groups)
+    for tap in win.taps:
+        v, met = win.back(g, tap)
+        v = by_groups(v, groups)
+        k = by_groups(w[tap[0], tap[1]], groups)
+        for o in range(v.shape[-1]):
+            s = np.where(met[..., None], fma(v[..., o, None], np.swapaxes(k[..., o], 0, 1), s), s)
+    return s.reshape(s.shape[:3] + (-1,))
+
+
+def taps_gradient(win, x, g, groups, s):
+    """dw (KH,KW,I/groups,O) += chains over rows, then places."""
+    s = s.copy()
+    for tap in win.taps:
+        v, u = by_groups(win.gather(x, tap), groups), by_groups(g, groups)
+        i, j = tap[:2]
+        k = by_groups(s[i, j], groups)
+        for b in range(v.shape[0]):
+            for p in range(v.shape[1]):
+                for q in range(v.shape[2]):
+                    k = fma(v[b, p, q].T[:, :, None], u[b, p, q][None], k)
+        s[i, j] = k.reshape(s[i, j].shape)
+    return s
+
+
+class ConvBase:
+    transposed = False
+
+    @classmethod
+    def window(k, c):
+        x, w, y = image(c.x[0]), kernel(c.x[1]), (c.shape if len(c.shape) == 4 else (c.shape[0], 1) + c.shape[1:])
+        a, b = (y, x.shape) if k.transposed else (x.shape, y)
+        return Window(c.a, a[1], a[2], w.shape[:2], b[1], b[2]), x, w, c.a[10] or 1, y
+
+    @classmethod
+    def forward(k, c):
+        win, x, w, groups, y = k.window(c)
+        start = np.zeros(y, F) if c.x[2] is None else np.broadcast_to(c.x[2], y)
+        return (transpose if k.transposed else correlate)(win, x, w, groups, start).reshape(c.shape)
+
+    @classmethod
+    def backward(k, c, g):
+        win, x, w, groups, y = k.window(c)
+        big = g.reshape(y)
+        back = correlate if k.transposed else transpose
+        pair_of = (big, x) if k.transposed else (x, big)
+        return [Chain(lambda s: back(win, big, w, groups, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
+                Chain(lambda s: taps_gradient(win, *pair_of, groups, s.reshape(w.shape)).reshape(s.shape), c.x[1].shape),
+                Sums(flat(g))]
+
+
+for _n in ("conv2d", "conv1d"):
+    OPS[_n] = type(_n, (ConvBase,), {})
+    OPS[_n + "_transposed"] = type(_n + "_transposed", (ConvBase,), {"transposed": True})
+
+
+# ---- q. pools, norms of images ----
+class PoolBase:
+    @staticmethod
+    def window(c):
+        x = image(c.x[0])
+        y = c.shape if len(c.shape) == 4 else (c.shape[0], 1) + c.shape[1:]
+        size = [v or 1 for v in pair(c.a, 0)]
+        a = list(c.a)
+        a[1], a[6] = a[1] or size[0], a[6] or size[1]
+        return Window(a, x.shape[1], x.shape[2], size, y[1], y[2]), x, y
+
+
+@op("max_pool")
+class MaxPool(PoolBase):
+    def best(c):
+        win, x, y = PoolBase.window(c)
+        m, at = np.full(y, -np.inf, F), np.full(y, -1)
+        for k, tap in enumerate(win.taps):
+            there = ((tap[2] >= 0) & (tap[2] < win.h))[:, None] & ((tap[3] >= 0) & (tap[3] < win.w))[None, :]
+            v = win.gather(x, tap)
+            better = there[None, :, :, None] & ((v > m) | (at < 0))
+            m, at = np.where(better, v, m), np.where(better, k, at)
+        return win, x, y, m, at
+
+    def forward(c):
+        return MaxPool.best(c)[3].reshape(c.shape)
+
+    def backward(c, g):
+        win, x, y, m, at = MaxPool.best(c)
+        g = g.reshape(y)
+
+        def go(s):
+            s = s.reshape(x.shape).copy()
+            for p in range(y[1]):
+                for q in range(y[2]):
+                    for b in range(y[0]):
+                        for k in range(y[3]):
+                            tap = win.taps[at[b, p, q, k]]
+                            s[b, tap[2][p], tap[3][q], k] += g[b, p, q, k]
+            return s.reshape(c.x[0].shape)
+        return [Chain(go, c.x[0].shape)]
+
+
+@op("average_pool")
+class AveragePool(PoolBase):
+    def forward(c):
+        win, x, y = PoolBase.window(c)
+        s = np.zeros(y, F)
+        by = F(1) / F(len(win.taps))
+        for tap in win.taps:
+            s = fma(win.gather(x, tap), by, s)
+        return s.reshape(c.shape)
+
+    def backward(c, g):
+        win, x, y = PoolBase.window(c)
+        by = F(1) / F(len(win.taps))
+
+        def go(s):
+            s = s.reshape(x.shape)
+            for tap in win.taps:
+                v, met = win.back(g.reshape(y), tap)
+                s = np.where(met, fma(v, by, s), s)
+            return s.reshape(c.x[0].shape)
+        return [Chain(go, c.x[0].shape)]
+
+
+def place_sums(x):
+    """e. over places, (B,N,C) -> (B,C)"""
+    return Sums(np.swapaxes(x, 0, 1)).store() if x.shape[1] else np.zeros((x.shape[0], x.shape[2]), F)
+
+
+@op("groupnorm")
+class Groupnorm:
+    def over(x, groups):
+        """Sums of (B,N,C) over places, then over a group's channels, (B,1,C) again."""
+        s = row_sum(by_groups(place_sums(x), groups))
+        return np.repeat(s, x.shape[2] // groups, 1)[:, None]
+
+    def forward(c):
+        groups = c.a[0]
+        x = c.x[0].reshape(c.x[0].shape[0], -1, c.x[0].shape[-1])
+        n = F(x.shape[1] * x.shape[2] // groups)
+        first = np.repeat(by_groups(x[:, 0], groups)[..., 0], x.shape[2] // groups, 1)[:, None]
+        m = first + Groupnorm.over(x - first, groups) / n
+        d = x - m
+        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + F(1e-5))
+        h = d * r
+        c.aux = {"h": h, "r": r}
+        gain, bias = c.x[1], c.x[2]
+        if gain is None:
+            return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
+        return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
+
+    def backward(c, g):
+        h, r, groups = c.aux["h"], c.aux["r"], c.a[0]
+        g = g.reshape(h.shape)
+        n = F(h.shape[1] * h.shape[2] // groups)
+        u = g if c.x[1] is None else rounded(g, c.x[1])
+        a, b = Groupnorm.over(u, groups) / n, Groupnorm.over(rounded(u, h), groups) / n
+        return [Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape)),
+                Sums(flat(rounded(g, h))), Sums(flat(g))]
+
+
+# ---- rotary: its cosines and sines are asked of the library (a turn of (1, 0)) ----
+@op("rotary")
+class Rotary:
+    def table(c):
+        heads = c.a[0]
+        b, t, width = c.x[0].shape
+        d = width // heads
+        half = (c.a[3] or d) // 2
+        one = np.zeros((1, t, d), F)
+        one[:, :, :half] = 1
+        text = "net 0 1\ninput x f 3 1 %d %d\nop rotary 1 0 %s\nplan 7 1 0 1 0 2\nforward 1 %s\nend\n" % (
+            t, d, " ".join("%08x" % (word(a) if isinstance(a, F) else a & 0xffffffff) for a in (1,) + tuple(c.a[1:])),
+            hexes(one))
+        for line in K.curves.talk(text):
+            if line.startswith("value"):
+                y = unhex(line.split()[2]).reshape(t, d)
+                return y[:, :half], y[:, half:2 * half], half
+        raise RuntimeError("no angles")
+
+    def turn(c, x, sign):
+        cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
+        c.aux["t"] = (cos_, sin_, half)
+        sin_ = sin_ * F(sign)
+        b, t, width = x.shape
+        v = x.reshape(b, t, c.a[0], -1).transpose(0, 2, 1, 3)
+        p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
+        y = np.concatenate([fma(p, cos_, -(q * sin_)), fma(q, cos_, p * sin_), rest], -1)
+        return y.transpose(0, 2, 1, 3).reshape(x.shape)
+
+    def forward(c):
+        return Rotary.turn(c, c.x[0], 1)
+
+    def backward(c, g):
+        return [Value(Rotary.turn(c, g, -1))]
