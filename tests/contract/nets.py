@@ -5,6 +5,8 @@ from contract import F, D, hexes, unhex, word
 from ops import OPS, Call
 
 VIEWS = ("reshape",)
+# Builders that make several ops: never themselves, but what the graph says.
+INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": ""}
 
 
 def int_word(i):
@@ -133,7 +135,7 @@ class Again:
         if i not in self.by_id:
             return self.inner(i, batch)
         made = self.net.made[self.by_id[i]]
-        if (made["builder"], node["op"]) [0][:9] == "positions":
+        if INNER.get(made["builder"]) not in (None, node["op"]):
             return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch))
@@ -146,10 +148,15 @@ class Again:
         node = self.nodes[i]
         made = self.net.made[self.by_id[min(j for j in self.by_id if j >= i)]]
         first = made["attributes"][0] if made["builder"] == "positions_at" else 0
-        attributes = {"add": (), "detach": (), "slice": (0, first, first + node["shape"][0])}[node["op"]]
-        c = Call([self.values[j] for j in node["inputs"]], attributes,
+        attributes = (0, first, first + node["shape"][0]) if node["op"] == "slice" else made["attributes"]
+        if made["builder"] == "global_average_pool":
+            attributes = (1,)
+        ids = node["inputs"] + [None] * (3 - len(node["inputs"]))
+        c = Call([None if j is None else self.values[j] for j in ids], attributes,
                  self.rows_of(node["shape"], node["batchless"], batch))
-        c.ids, c.builder = node["inputs"], node["op"]
+        c.ids, c.builder = ids, node["op"]
+        if made["builder"] == "conv1d_transposed" and node["op"][:4] == "conv":
+            c.builder = "conv2d_transposed"
         return c
 
     def forward(self):

@@ -470,6 +470,10 @@ class Attention:
             first, s, see = Attention.scores(c, q, k, t)
             m, l = np.full(s.shape[:2], -np.inf, F), np.zeros(s.shape[:2], F)
             o = np.zeros(s.shape[:2] + (v.shape[-1],), F)
+            lead = first % 64
+            s = np.concatenate([np.full(s.shape[:2] + (lead,), -np.inf, F), s], -1)
+            see = np.concatenate([np.zeros(see.shape[:2] + (lead,), bool), see], -1)
+            first -= lead
             for i in range(0, s.shape[2], 64):
                 tile, there = s[:, :, i:i + 64], see[:, :, i:i + 64]
                 new = np.maximum(m, tile.max(-1))
