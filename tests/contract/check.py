@@ -175,6 +175,74 @@ class Draw:
                 axis = int(self.r.integers(1, len(s) + 1))
                 self.made(self.op(str(self.r.choice(["sum", "mean"])), [x], axis), s[:axis - 1] + s[axis:])
 
+    def grow_attention(self, x, s):
+        if len(s) != 2 or s[1] % 2:
+            return
+        t, c = s
+        heads = 2
+        shared = int(self.chance(40))
+        wide = c // 2 if shared else c
+        k, v = (self.op("linear", [x, self.weight(c, wide), -1]) for _ in range(2))
+        causal = int(self.chance(50))
+        lengths = self.lengths if t >= self.t and self.chance(40) else -1
+        self.made(self.op("attention", [x, k, v, lengths], heads, shared, causal, 2 if causal and self.chance(40) else 0,
+                          F(1.5 if self.chance(30) else 0), F(0.4 if self.chance(30) else 0)), s)
+
+    def grow_rotary(self, x, s):
+        if len(s) == 2 and s[1] % 4 == 0:
+            self.made(self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)), 0, F(0), 0), s)
+
+    def grow_dropout(self, x, s):
+        self.made(self.op("dropout", [x], F(0.3)), s)
+
+    def grow_bytes(self, x, s):
+        self.made(self.op("from_u8", [self.bytes], F(1 / 255), F(-0.5)), (self.t, self.c))
+
+    def grow_ends(self, x, s):
+        k = int(self.r.integers(0, 4))
+        if k == 0 and np.prod(s) * 2 <= SMALL:
+            self.made(self.op("pad", [x], len(s), 1, 2, F(0.3)), s[:-1] + (s[-1] + 3,))
+        elif k == 1 and len(s) >= 2:
+            self.made(self.op("max", [x], 1), s[1:])
+        elif k == 2 and len(s) >= 2:
+            w = self.weight(max(s[-1], 2), self.c)
+            i = self.op("argmax", [x], len(s))
+            if len(s) == 2:
+                self.made(self.op("embed", [w, i]), (s[0], self.c))
+        elif k == 3 and len(s) == 2 and s[0] >= self.t:
+            low = self.net.input(self.r.integers(0, self.t, (self.net.batch, 3)).astype(np.int32))
+            self.made(self.op("gather", [x, low]), (3, s[1]))
+
+    def window(self, size=(0, 0), stride=(0, 0), padding=(0, 0), dilation=(0, 0), more=(0, 0), groups=0):
+        return tuple(w[i] for i in range(2) for w in (size, stride, padding, dilation, more)) + (groups,)
+
+    def grow_image(self, x, s):
+        if len(s) != 2 or s[1] % 2:
+            return
+        t, c = s
+        k = int(self.r.integers(0, 6))
+        if k == 0:
+            o = 4
+            y = self.op("conv1d", [x, self.weight(3, c // 2, o), self.weight(o) if self.chance(50) else -1],
+                        *self.window(padding=(0, 1), groups=2))
+            return self.made(y, (t, o))
+        if k == 1:
+            y = self.op("conv1d_transposed", [x, self.weight(2, 3, c), -1], *self.window(stride=(0, 2)))
+            return self.made(y, (2 * t, 3))
+        i = self.op("reshape", [x], 4, self.net.rows, t, c // 2, 2)
+        gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
+        if k == 2:
+            y, p = self.op("groupnorm", [i, gain, bias], int(self.r.integers(1, 3))), (t, c // 2, 2)
+        elif k == 3:
+            name = "max_pool" if self.chance(50) else "average_pool"
+            y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
+        elif k == 4:
+            y, p = self.op("global_average_pool", [i]), (2,)
+        else:
+            y = self.op("conv2d", [i, self.weight(2, 1, 2, 3), -1], *self.window(stride=(2, 1), padding=(1, 0)))
+            p = (t // 2 + 1, c // 2, 3)
+        self.made(y, p)
+
     def flat(self, x, s):
         n = int(np.prod(s))
         return self.op("reshape", [x], 2, self.net.rows, n), n
@@ -198,6 +266,36 @@ class Draw:
 
     def loss_classes(self, x, s):
         return self.op("cross_entropy", [self.logits(x, s), self.targets])
+
+    def scales(self, x, s, n):
+        """A loss's weights, of the first n axes."""
+        if self.chance(40):
+            return -1
+        for axis in range(len(s), n, -1):
+            x = self.op("mean", [x], axis)
+        return self.op("sigmoid", [x])
+
+    def loss_weighed_classes(self, x, s):
+        z = self.logits(x, s)
+        return self.op("cross_entropy_with", [z, self.targets, self.scales(z, (self.t, 5), 1)], F(0.125))
+
+    def loss_soft(self, x, s):
+        z = self.logits(x, s)
+        return self.op("soft_cross_entropy", [z, self.op("softmax", [z]), self.scales(z, (self.t, 5), 1)])
+
+    def loss_linear_classes(self, x, s):
+        z, w = self.logits(x, s), self.weight(6, 5)
+        if self.chance(50):
+            return self.op("linear_cross_entropy", [z, w, self.targets])
+        return self.op("linear_cross_entropy_with", [z, w, self.targets], F(2.5))
+
+    def loss_elements(self, x, s):
+        y = self.op("sigmoid", [x])
+        w = self.scales(x, s, int(self.r.integers(0, len(s) + 1)))
+        k = int(self.r.integers(0, 3))
+        if k == 0:
+            return self.op("binary_cross_entropy", [x, y, w])
+        return self.op("huber", [x, y, w], F(0.7)) if k == 1 else self.op("mean_squared_error_with", [x, y, w])
 
     def loss_square(self, x, s):
         fits = [i for i, p in self.pool if p == s]

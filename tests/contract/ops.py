@@ -551,11 +551,13 @@ class LinearCrossEntropy:
 
     def backward(c, scale):
         z = LinearCrossEntropy.logits(c)
-        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0].store()
+        product = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0]
         cap = c.a[0] if c.a else F(0)
+        d = product.b
         if cap != 0:
             y = z * (F(1) / cap)
             d = d * fma(-y, y, F(1))
+        d = scale * d
         x, w = flat(c.x[0]), c.x[1]
         t = c.x[2].reshape(-1) >= 0
         return [Chain(lambda s: np.where(t[:, None], chain(d, w, s.reshape(x.shape)), s.reshape(x.shape)).reshape(s.shape),
@@ -568,7 +570,7 @@ OPS["linear_cross_entropy_with"] = LinearCrossEntropy
 
 def weights_of(w, n):
     """A loss's weights, one for each of n rows or elements."""
-    return None if w is None else np.repeat(w.reshape(-1), n // w.size)
+    return None if w is None else np.repeat(w.reshape(-1), n // max(w.size, 1))
 
 
 @op("cross_entropy_with")
@@ -591,13 +593,13 @@ class CrossEntropyWith:
         p = exp((z - m[:, None]) - l[:, None])
         one = np.arange(z.shape[-1]) == t[:, None]
         share = e / F(z.shape[-1])
-        d = np.where(one, (p - share) - (F(1) - e), p - share) if e != 0 else p - one.astype(F)
+        d = np.where(one, p - (share + (F(1) - e)), p - share) if e != 0 else p - one.astype(F)
         w = weights_of(c.x[2], len(t))
         by = scale if w is None else (scale * w)[:, None]
         d = np.where((t >= 0)[:, None], d, F(0))
         out = [Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape)), None]
         if w is not None:
-            loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, -1)
+            loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, len(t) // max(c.x[2].size, 1))
             out.append(Product(scale, row_sum(loss).reshape(c.x[2].shape)))
         return out
 
@@ -624,7 +626,7 @@ class SoftCrossEntropy:
         out = [Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)),
                Product(full, (l[:, None] - (z - m[:, None])).reshape(shape))]
         if w is not None:
-            out.append(Product(scale, row_sum(c.aux["loss"].reshape(c.x[2].size, -1)).reshape(c.x[2].shape)))
+            out.append(Product(scale, row_sum(c.aux["loss"].reshape(c.x[2].size, len(z) // max(c.x[2].size, 1))).reshape(c.x[2].shape)))
         return out
 
 
@@ -637,15 +639,15 @@ def elementwise_loss(name, factors, gradients):
             w = weights_of(c.x[2], n)
             if w is not None:
                 a, b = np.where(w != 0, w * a, F(0)), np.where(w != 0, b, F(0))
-            return row_dot(a.reshape(c.x[0].shape[0], -1), b.reshape(c.x[0].shape[0], -1)), n
+            return row_dot(a.reshape(c.x[0].shape[0], n // max(c.x[0].shape[0], 1)), b.reshape(c.x[0].shape[0], n // max(c.x[0].shape[0], 1))), n
 
         def backward(c, scale):
             n, shape = c.x[0].size, c.x[0].shape
             w = weights_of(c.x[2], n)
-            by = np.full(n, scale, F) if w is None else scale * w
-            out = [Product(by.reshape(shape), d.reshape(shape)) if d is not None else None for d in gradients(c)]
+            by = np.ones(n, F) if w is None else w
+            out = [Product(scale, (by * d.reshape(-1)).reshape(shape)) for d in gradients(c)]
             if w is not None:
-                a, b = (x.reshape(c.x[2].size, -1) for x in factors(c))
+                a, b = (x.reshape(c.x[2].size, n // max(c.x[2].size, 1)) for x in factors(c))
                 out.append(Product(scale, row_dot(a, b).reshape(c.x[2].shape)))
             return out
     OPS[name] = C
@@ -678,7 +680,7 @@ elementwise_loss("huber", huber, huber_slope)
 def binary(c):
     x, t = c.x[0], c.x[1]
     l = fma(-x, t, np.maximum(x, F(0))) + log1p(exp(-np.abs(x)))
-    return l, np.ones(x.shape, F)
+    return np.ones(x.shape, F), l
 
 
 elementwise_loss("binary_cross_entropy", binary, lambda c: (sigmoid(c.x[0]) - c.x[1], -c.x[0]))
@@ -822,7 +824,7 @@ def kernel(w):
 
 
 def by_groups(x, groups):
-    return x.reshape(x.shape[:-1] + (groups, -1))
+    return x.reshape(x.shape[:-1] + (groups, x.shape[-1] // groups))
 
 
 def correlate(win, x, w, groups, s):
@@ -942,20 +944,19 @@ class AveragePool(PoolBase):
     def forward(c):
         win, x, y = PoolBase.window(c)
         s = np.zeros(y, F)
-        by = F(1) / F(len(win.taps))
         for tap in win.taps:
-            s = fma(win.gather(x, tap), by, s)
-        return s.reshape(c.shape)
+            s = s + win.gather(x, tap)
+        return (s / F(len(win.taps))).reshape(c.shape)
 
     def backward(c, g):
         win, x, y = PoolBase.window(c)
-        by = F(1) / F(len(win.taps))
+        each = g.reshape(y) / F(len(win.taps))
 
         def go(s):
             s = s.reshape(x.shape)
-            for tap in win.taps:
-                v, met = win.back(g.reshape(y), tap)
-                s = np.where(met, fma(v, by, s), s)
+            for tap in win.taps[::-1]:  # places that meet a pixel, ascending
+                v, met = win.back(each, tap)
+                s = np.where(met, s + v, s)
             return s.reshape(c.x[0].shape)
         return [Chain(go, c.x[0].shape)]
 
@@ -974,7 +975,7 @@ class Groupnorm:
 
     def forward(c):
         groups = c.a[0]
-        x = c.x[0].reshape(c.x[0].shape[0], -1, c.x[0].shape[-1])
+        x = c.x[0].reshape(c.x[0].shape[0], int(np.prod(c.x[0].shape[1:-1])), c.x[0].shape[-1])
         n = F(x.shape[1] * x.shape[2] // groups)
         first = np.repeat(by_groups(x[:, 0], groups)[..., 0], x.shape[2] // groups, 1)[:, None]
         m = first + Groupnorm.over(x - first, groups) / n
@@ -991,10 +992,16 @@ class Groupnorm:
         h, r, groups = c.aux["h"], c.aux["r"], c.a[0]
         g = g.reshape(h.shape)
         n = F(h.shape[1] * h.shape[2] // groups)
+        bias, gain = place_sums(g), place_sums(rounded(g, h))
         u = g if c.x[1] is None else rounded(g, c.x[1])
-        a, b = Groupnorm.over(u, groups) / n, Groupnorm.over(rounded(u, h), groups) / n
+
+        def over(s):
+            s = by_groups(s, groups)
+            s = row_sum(s) if c.x[1] is None else row_dot(s, by_groups(c.x[1], groups))
+            return np.repeat(s, h.shape[2] // groups, 1)[:, None] / n
+        a, b = over(bias), over(gain)
         return [Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape)),
-                Sums(flat(rounded(g, h))), Sums(flat(g))]
+                Sums(gain), Sums(bias)]
 
 
 # ---- rotary: its cosines and sines are asked of the library (a turn of (1, 0)) ----
@@ -1021,7 +1028,7 @@ class Rotary:
         c.aux["t"] = (cos_, sin_, half)
         sin_ = sin_ * F(sign)
         b, t, width = x.shape
-        v = x.reshape(b, t, c.a[0], -1).transpose(0, 2, 1, 3)
+        v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
         p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
         y = np.concatenate([fma(p, cos_, -(q * sin_)), fma(q, cos_, p * sin_), rest], -1)
         return y.transpose(0, 2, 1, 3).reshape(x.shape)
