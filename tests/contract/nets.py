@@ -342,7 +342,7 @@ class Again:
         norm = float(np.sqrt(D(total)))
         out["norm"] = double_hex(norm)
         h = self.net.hyper
-        self.updates += 1
+        self.updates += bool(g)  # nothing to train: nothing is updated
         for k, r in enumerate(params):
             if r not in g:
                 continue

@@ -835,7 +835,7 @@ def correlate(win, x, w, groups, s):
         k = by_groups(w[tap[0], tap[1]], groups)
         for c in range(v.shape[-1]):
             s = fma(v[..., c, None], k[c], s)
-    return s.reshape(s.shape[:3] + (-1,))
+    return s.reshape(s.shape[:3] + (s.shape[3] * s.shape[4],))
 
 
 def transpose(win, g, w, groups, s):
@@ -847,7 +847,7 @@ def transpose(win, g, w, groups, s):
         k = by_groups(w[tap[0], tap[1]], groups)
         for o in range(v.shape[-1]):
             s = np.where(met[..., None], fma(v[..., o, None], np.swapaxes(k[..., o], 0, 1), s), s)
-    return s.reshape(s.shape[:3] + (-1,))
+    return s.reshape(s.shape[:3] + (s.shape[3] * s.shape[4],))
 
 
 def taps_gradient(win, x, g, groups, s):
