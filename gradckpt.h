@@ -327,7 +327,8 @@
  *       t, max(x, 0)) + log(1 + exp(-|x|))). Of a cap the slope comes before scale.
  *       Updates, b = fma(-(lr decay), w, w): SGD fma(-lr, g, b); momentum m = fma(mu, m, g),
  *       fma(-lr, m, b); AdamW m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)), w =
- *       fma(-(lr / c1), m / (sqrt(v (1 / c2)) + eps), b), c = (float)(1 - beta^step) in binary64.
+ *       fma(-(float)(lr / (1 - b1^step)), m / (sqrt(v * (float)(1 / (1 - b2^step))) + eps), b),
+ *       what is cast being binary64.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.

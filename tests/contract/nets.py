@@ -374,9 +374,9 @@ def adamw(w, g, state, h, decay, step):
     m, v = state or [np.zeros(w.shape, F), np.zeros(w.shape, F)]
     m = K.fma(b1, m, (F(1) - b1) * g)
     v = K.fma(b2, v, (F(1) - b2) * (g * g))
-    c1, c2 = F(1 - float(b1) ** step), F(1 - float(b2) ** step)
+    lr, by = F(float(h["lr"]) / (1 - float(b1) ** step)), F(1 / (1 - float(b2) ** step))
     w = K.fma(-(h["lr"] * decay), w, w)
-    return K.fma(-(h["lr"] / c1), m / (np.sqrt(v * (F(1) / c2)) + eps), w), [m, v]
+    return K.fma(-lr, m / (np.sqrt(v * by) + eps), w), [m, v]
 
 
 OPTIMISERS = {0: adamw, 1: sgd, 2: momentum}
