@@ -58,7 +58,7 @@ curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0])
       lambda c: K.curves.slope("softplus", c.x[0]))
 curve("sin", lambda c: sin(c.x[0]), lambda c: cos(c.x[0]))
 curve("cos", lambda c: cos(c.x[0]), lambda c: -sin(c.x[0]))
-curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.sign(c.x[0]))
+curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
 curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
@@ -72,7 +72,7 @@ def power(x, e):
     return K.curves.of("pow", x, word(e))
 
 
-curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
+curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)) if c.a[0] != 0 else np.zeros(c.x[0].shape, F))
 
 def ratio(name, forward, gradient):
     class C:
@@ -127,10 +127,10 @@ def extreme(name, forward, sign):
 
     def backward(c, g):
         a, b = c.x
-        d = (a - b) * F(sign)
-        half = F(0.5) * g
-        return [broadcast_gradient(np.where(d > 0, g, np.where(d < 0, F(0), half)), a.shape),
-                broadcast_gradient(np.where(d < 0, g, np.where(d > 0, F(0), half)), b.shape)]
+        first, second = (a > b, a < b) if sign > 0 else (a < b, a > b)
+        half = np.where(a == b, F(0.5) * g, g)  # where one is NaN both get all
+        return [broadcast_gradient(np.where(second, F(0), half), a.shape),
+                broadcast_gradient(np.where(first, F(0), half), b.shape)]
     C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
     C.backward = staticmethod(backward)
     OPS[name] = C
