@@ -62,7 +62,7 @@ curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.w
 curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
-picked("clamp", lambda c: np.where(np.isnan(c.x[0]), c.x[0], np.minimum(np.maximum(c.x[0], c.a[0]), c.a[1])),
+picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
        lambda c: (c.x[0] > c.a[0]) & (c.x[0] < c.a[1]))
 
 
@@ -72,7 +72,9 @@ def power(x, e):
     return K.curves.of("pow", x, word(e))
 
 
-curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)) if c.a[0] != 0 else np.zeros(c.x[0].shape, F))
+curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
+_pow = OPS["pow"].backward
+OPS["pow"].backward = staticmethod(lambda c, g: [Value(np.zeros(g.shape, F))] if c.a[0] == 0 else _pow(c, g))
 
 def ratio(name, forward, gradient):
     class C:
@@ -136,8 +138,8 @@ def extreme(name, forward, sign):
     OPS[name] = C
 
 
-extreme("maximum", np.maximum, 1)
-extreme("minimum", np.minimum, -1)
+extreme("maximum", lambda a, b: np.where((a >= b) | np.isnan(a), a, b), 1)
+extreme("minimum", lambda a, b: np.where((a <= b) | np.isnan(a), a, b), -1)
 
 
 @op("where")
