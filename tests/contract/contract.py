@@ -52,7 +52,7 @@ def fold(lanes):
     return lanes[..., 0]
 
 
-def row_sum(x, start=None):
+def row_sum(x):
     lanes = np.zeros(x.shape[:-1] + (32,), F)
     for i in range(0, x.shape[-1], 32):
         n = min(32, x.shape[-1] - i)
@@ -116,8 +116,8 @@ class Curves:
         if n == 0:
             return x
         rows = min(n, 256)
-        lines = self.talk("net 0 1\ninput x f 1 %d\nop %s 1 0%s\nop sum_loss 1 1\nterm 2 3f800000 0\nplan 1 %d 1 1 0 4\n"
-                          "step %d 0 0 0 0 0 0 0 %s\nend\n" %
+        lines = self.talk("net 0 1\ninput x f 1 %d\nop %s 1 0%s\nop sum_loss 1 1\nterm 2 3f800000 0\n"
+                          "plan 1 %d 1 1 0 4\nstep %d 0 0 0 0 0 0 0 %s\nend\n" %
                           (rows, name, "".join(" %08x" % w for w in words), n, n, hexes(x)))
         for line in lines:
             if line.startswith("grad 0 "):
@@ -252,4 +252,5 @@ def broadcast_gradient(x, shape, a=None):
     sums = repeated(x if a is None else rounded(x, a), shape)
     if sums is not None:
         return sums
-    return Value(x.reshape(shape)) if a is None else Product(x.reshape(shape), np.broadcast_to(a, full.shape).reshape(shape))
+    x = x.reshape(shape)
+    return Value(x) if a is None else Product(x, np.broadcast_to(a, full.shape).reshape(shape))

@@ -139,27 +139,42 @@ static T build(const char *name, const T *x, int n)
         const char *name;
         T (*make)(T);
     } one[] = {
-        { "relu", gckpt_relu },       { "softplus", gckpt_softplus },
-        { "gelu", gckpt_gelu },       { "gelu_erf", gckpt_gelu_erf },
-        { "silu", gckpt_silu },       { "tanh", gckpt_tanh },
-        { "sigmoid", gckpt_sigmoid }, { "softmax", gckpt_softmax },
-        { "exp", gckpt_exp },         { "log_softmax", gckpt_log_softmax },
-        { "log", gckpt_log },         { "sqrt", gckpt_sqrt },
-        { "abs", gckpt_abs },         { "reciprocal", gckpt_reciprocal },
-        { "sin", gckpt_sin },         { "cos", gckpt_cos },
-        { "detach", gckpt_detach },   { "sum_loss", gckpt_sum_loss },
+        { "relu", gckpt_relu },
+        { "softplus", gckpt_softplus },
+        { "gelu", gckpt_gelu },
+        { "gelu_erf", gckpt_gelu_erf },
+        { "silu", gckpt_silu },
+        { "tanh", gckpt_tanh },
+        { "sigmoid", gckpt_sigmoid },
+        { "softmax", gckpt_softmax },
+        { "exp", gckpt_exp },
+        { "log_softmax", gckpt_log_softmax },
+        { "log", gckpt_log },
+        { "sqrt", gckpt_sqrt },
+        { "abs", gckpt_abs },
+        { "reciprocal", gckpt_reciprocal },
+        { "sin", gckpt_sin },
+        { "cos", gckpt_cos },
+        { "detach", gckpt_detach },
+        { "sum_loss", gckpt_sum_loss },
         { "global_average_pool", gckpt_global_average_pool },
     };
     static const struct {
         const char *name;
         T (*make)(T, T);
     } two[] = {
-        { "embed", gckpt_embed },     { "gather", gckpt_gather },
-        { "matmul", gckpt_matmul },   { "matmul_transposed", gckpt_matmul_transposed },
-        { "add", gckpt_add },         { "sub", gckpt_sub },
-        { "mul", gckpt_mul },         { "div", gckpt_div },
-        { "maximum", gckpt_maximum }, { "minimum", gckpt_minimum },
-        { "positions", gckpt_positions }, { "cross_entropy", gckpt_cross_entropy },
+        { "embed", gckpt_embed },
+        { "gather", gckpt_gather },
+        { "matmul", gckpt_matmul },
+        { "matmul_transposed", gckpt_matmul_transposed },
+        { "add", gckpt_add },
+        { "sub", gckpt_sub },
+        { "mul", gckpt_mul },
+        { "div", gckpt_div },
+        { "maximum", gckpt_maximum },
+        { "minimum", gckpt_minimum },
+        { "positions", gckpt_positions },
+        { "cross_entropy", gckpt_cross_entropy },
         { "mean_squared_error", gckpt_mean_squared_error },
     };
     static const struct {
@@ -406,8 +421,8 @@ static void add_plan(void)
         while (!strcmp(root.op, "reshape"))
             gckpt_graph_node(net.graph, root.input[0], &root);
         const int param = !strcmp(v.op, "param");
-        const int leaf = !strcmp(root.op, "param") || !strcmp(root.op, "input") ||
-                         !strcmp(root.op, "constant");
+        const int leaf =
+            !strcmp(root.op, "param") || !strcmp(root.op, "input") || !strcmp(root.op, "constant");
         gckpt_parameter p = { 0 };
         if (param)
             gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
@@ -478,9 +493,9 @@ static void run(int train)
         for (int i = 0; i < net.picks; i++) {
             const int id = gckpt_id(net.pick[i].tensor), g = net.pick[i].gradient;
             const float *x = net.picked[i] ? net.picked[i] : gckpt_fetch(net.exec, id, g);
-            const size_t n = net.picked[i] ? net.size[i] / (size_t)(gckpt_plan_batch(net.plan)) *
-                                                 (size_t)rows
-                                           : net.size[i];
+            const size_t n = net.picked[i]
+                                 ? net.size[i] / (size_t)(gckpt_plan_batch(net.plan)) * (size_t)rows
+                                 : net.size[i];
             if (x)
                 say(g ? "grad" : "value", net.picked_as[i], x, (int64_t)n);
             else

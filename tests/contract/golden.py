@@ -21,7 +21,8 @@ def arrays(text):
     for kind, name, body in re.findall(r"static const (float|int32_t|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
         values = [v.strip().rstrip("f") for v in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(",") if v.strip()]
         values = [v.replace("INFINITY", "inf").replace("NAN", "nan") for v in values]
-        out[name] = np.array([float(v) for v in values]).astype({"float": F, "int32_t": np.int32, "double": np.float64}[kind])
+        dtype = {"float": F, "int32_t": np.int32, "double": np.float64}[kind]
+        out[name] = np.array([float(v) for v in values]).astype(dtype)
     return out
 
 
@@ -33,8 +34,10 @@ OTHER = {
     "attention_cross": ("attention", (3, 0, 0, 0, F(0), F(0)), (0, 1, 2, -1)),
     "attention_same": ("attention", (1, 0, 1, 0, F(0), F(0)), (0, 0, 0, -1)),
     "attention_more_keys": ("attention", (2, 0, 1, 0, F(0), F(0)), (0, 1, 2, -1)),
-    "rotary": ("rotary", (2, F(10000), 0, 0, F(0), 0), None), "permute": ("permute", (4, 0, 2, 3, 1), None),
-    "slice": ("slice", (1, 1, 4), None), "concat": ("concat", (1,), (0, 1, 0)), "reshape": ("reshape", (2, 2, 12), None),
+    "rotary": ("rotary", (2, F(10000), 0, 0, F(0), 0), None),
+    "permute": ("permute", (4, 0, 2, 3, 1), None),
+    "slice": ("slice", (1, 1, 4), None), "concat": ("concat", (1,), (0, 1, 0)),
+    "reshape": ("reshape", (2, 2, 12), None),
     "sum": ("sum", (1,), None), "mean": ("mean", (2,), None),
     "cross_entropy_weights": ("cross_entropy_with", (F(0),), None),
     "cross_entropy_smoothed": ("cross_entropy_with", (F(0.1),), (0, 1, -1)),
@@ -57,8 +60,7 @@ def close(name, got, want, ulps):
     return bool(fits)
 
 
-def evaluated(net, y, scale=None):
-    net.mode = 1
+def evaluated(net):
     net.optimiser = 1
     told = Told(K.curves.talk(net.script(0)))
     again = Again(net, told)
@@ -102,7 +104,7 @@ def golden():
             shape = tuple(map(int, out[3].split(",")))[:int(out[2])]
             loss = net.op("sum_loss", [net.op("mul", [y, net.input(data[r].reshape(shape))])])
         net.term(loss)
-        again, told, sums, counts = evaluated(net, y)
+        again, told, sums, counts = evaluated(net)
         if told.errors and "picked" not in told.errors[0]:
             print(name, told.errors)
         ok = True
@@ -123,7 +125,8 @@ def special():
     data = arrays(text)
     done = wrong = 0
     for name, a, b, inputs, n, x0, x1, d0, d1, g, y in re.findall(
-            r'\{ "(\w+)", \{ ([^,]+), ([^}]+) \}, (\d), (\d+),\s*\{ (\w+), (\w+) \}, \{ (\w+), (\w+) \},\s*(\w+), (\w+) \}',
+            r'\{ "(\w+)", \{ ([^,]+), ([^}]+) \}, (\d), (\d+),\s*\{ (\w+), (\w+) \}, '
+            r'\{ (\w+), (\w+) \},\s*(\w+), (\w+) \}',
             text):
         by = tuple(F(v.strip().rstrip("f").replace("INFINITY", "inf")) for v in (a, b))
         by = by[:{"pow": 1, "leaky_relu": 1, "clamp": 2, "scale": 1}.get(name, 0)]
@@ -133,13 +136,14 @@ def special():
             refs = [net.input((np.arange(int(n)) % 2 == 0).astype(F).reshape(1, -1))] + refs
         z = net.op(name, refs, *by)
         net.term(net.op("sum_loss", [net.op("mul", [z, net.input(data[g].reshape(1, -1))])]))
-        again, told, _, _ = evaluated(net, z)
+        again, told, _, _ = evaluated(net)
         ok = True
         if name != "where":
             ok &= close("special " + name, again.values[told.ids[z]], data[y], 1)
             for r, d in zip(refs, (d0, d1)):
                 ok &= close("special " + name + " gradient", again.grad[told.ids[r]], data[d], 1)
-        bits = [] if name == "where" else [w for w in compare(net, Told(K.curves.talk(net.script(1))), 1) if "loss" not in w]
+        bits = [] if name == "where" else compare(net, Told(K.curves.talk(net.script(1))), 1)
+        bits = [w for w in bits if "loss" not in w]
         for w in bits[:1]:
             print("special %s, to the bit: %s" % (name, w))
         done += name != "where"

@@ -240,11 +240,6 @@ class Again:
             into(t, k, t in seen)
             seen.add(t)
 
-    def as_base(self, k, t, batch):
-        """A contribution to a view, to what it is a view of."""
-        shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], batch)
-        return shape
-
     def backward(self, scale):
         grads, uses = [], []
         order = [i for i in sorted(self.nodes, reverse=True)
@@ -260,7 +255,7 @@ class Again:
                 c = self.part(self.calls[i], i, a, b)
 
                 def into(t, k, again):
-                    shape = self.as_base(k, t, b - a)
+                    shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], b - a)
                     if self.nodes[t]["batchless"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
                     elif t not in grad:
@@ -289,7 +284,7 @@ class Again:
                 continue
 
             def into(t, k, again):
-                shape = self.as_base(k, t, 0)
+                shape = self.nodes[t]["shape"]
                 x = self.add(k, np.zeros(shape, F))
                 total[t] = total[t] + x if t in total else x
             self.contributions(i, g, self.calls[i], into)
@@ -402,7 +397,7 @@ def name_of(net, r):
     return "%s %d of %s" % (m["builder"], r, m["inputs"])
 
 
-def compare(net, told, steps, first_only=True):
+def compare(net, told, steps):
     """The differences, in the order in which they arise."""
     out = []
     if told.errors:
@@ -431,6 +426,6 @@ def compare(net, told, steps, first_only=True):
                 d = same(theirs[key][k], mine[key].get(k, np.zeros(0, F)))
                 if d:
                     out.append("step %d, %s %s: %s" % (s, key, k, d))
-        if out and first_only:
+        if out:
             return out
     return out

@@ -562,8 +562,11 @@ class LinearCrossEntropy:
         d = scale * d
         x, w = flat(c.x[0]), c.x[1]
         t = c.x[2].reshape(-1) >= 0
-        return [Chain(lambda s: np.where(t[:, None], chain(d, w, s.reshape(x.shape)), s.reshape(x.shape)).reshape(s.shape),
-                      c.x[0].shape),
+
+        def rows(s):
+            s = s.reshape(x.shape)
+            return np.where(t[:, None], chain(d, w, s), s).reshape(c.x[0].shape)
+        return [Chain(rows, c.x[0].shape),
                 Chain(lambda s: chain(d[t].T, x[t], s), w.shape), None]
 
 
@@ -628,7 +631,9 @@ class SoftCrossEntropy:
         out = [Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)),
                Product(full, (l[:, None] - (z - m[:, None])).reshape(shape))]
         if w is not None:
-            out.append(Product(scale, row_sum(c.aux["loss"].reshape(c.x[2].size, len(z) // max(c.x[2].size, 1))).reshape(c.x[2].shape)))
+            n = c.x[2].size
+            lost = row_sum(c.aux["loss"].reshape(n, len(z) // max(n, 1)))
+            out.append(Product(scale, lost.reshape(c.x[2].shape)))
         return out
 
 
@@ -641,7 +646,9 @@ def elementwise_loss(name, factors, gradients):
             w = weights_of(c.x[2], n)
             if w is not None:
                 a, b = np.where(w != 0, w * a, F(0)), np.where(w != 0, b, F(0))
-            return row_dot(a.reshape(c.x[0].shape[0], n // max(c.x[0].shape[0], 1)), b.reshape(c.x[0].shape[0], n // max(c.x[0].shape[0], 1))), n
+            entries = c.x[0].shape[0]
+            a, b = a.reshape(entries, n // max(entries, 1)), b.reshape(entries, n // max(entries, 1))
+            return row_dot(a, b), n
 
         def backward(c, scale):
             n, shape = c.x[0].size, c.x[0].shape
@@ -889,7 +896,8 @@ class ConvBase:
         back = correlate if k.transposed else transpose
         pair_of = (big, x) if k.transposed else (x, big)
         return [Chain(lambda s: back(win, big, w, groups, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
-                Chain(lambda s: taps_gradient(win, *pair_of, groups, s.reshape(w.shape)).reshape(s.shape), c.x[1].shape),
+                Chain(lambda s: taps_gradient(win, *pair_of, groups, s.reshape(w.shape)).reshape(s.shape),
+                      c.x[1].shape),
                 Sums(flat(g))]
 
 
