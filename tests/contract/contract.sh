@@ -10,7 +10,6 @@ if ! python3 -c 'import numpy' 2>/dev/null; then
 fi
 program=$(mktemp)
 trap 'rm -f "$program"' EXIT
-# shellcheck disable=SC2086
 ${CC:-cc} -std=c99 -O1 -I"$here/../.." "$here/dump.c" "$1" ${LIBS:--lm} -o "$program"
 python3 "$here/golden.py" "$program"
 python3 "$here/check.py" "$program" "${2:-300}" "${3:-1}"
