@@ -215,16 +215,16 @@
  *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
  *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
- *       norm > clip. The optimisers' formulas stand in num/formulas.
+ *       norm > clip. The optimisers' formulas: r.
  *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
  *       what is there by then; of a row with a length, those behind it are not seen. Scores are
  *       chains over the head size from +0, then times 1/sqrt(head size); what a query does not see
  *       does not count, whatever it holds; a window leaves the last so many of keys 0..S-T+t.
  *       With a cap a score is cap * tanh(q k * (scale / cap)), and its gradient is multiplied,
  *       before p, by fma(-y, y, 1), y = score * (1 / cap); capped logits (scale 1) the same.
- *       Keys are taken in tiles of 64 (64i.. from the window's first key on; a key's lane is its
- *       place in the tile): new maximum, rescale of sum and output by exp(old - new), sum of the
- *       tile by d., output chains over keys ascending.
+ *       Keys are taken in tiles of 64 (keys 64i to 64i + 63, from the tile of the window's first
+ *       key on; a key's lane is its place in the tile): new maximum, sum = fma(sum, exp(old - new),
+ *       the tile's sum by d.), output times exp(old - new), then its chains over keys ascending.
  *       At the end output / sum. The backward uses exp(s - (maximum + log(sum))); its chains run
  *       over keys (queries) ascending, those of keys that heads share over one head's queries after
  *       the other's (in l., too: blocks are cut anew at each head; only the last result is
@@ -301,6 +301,35 @@
  *       average pools are chains over the taps, upsample too (ops/upsample). What is measured for
  *       running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
  *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
+ *    r. Formulas, where a. to q. leave a choice. g is the gradient that comes in, y the result;
+ *       sums are those of d. What is written g * slope is an fma where it adds (f.); g where x was
+ *       taken and +0 elsewhere for relu, clamp, max, where. Of equal ones maximum and minimum take
+ *       a; where one is NaN, both get g. A reshape is a view: what reads it adds to what it is a
+ *       view of.
+ *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); silu, x / (1 + exp(-x)), fma(x p, 1 - p,
+ *       p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e - 1); sin, cos: cos, -sin. gelu
+ *       is fma(h, t, h), h = x / 2, t = tanh(x fma(c, x x, a)), a and c being sqrt(2 / pi) and
+ *       0.044715 times that; its slope fma(h fma(-t, t, 1), fma(3 c, x x, a), (1 + t) / 2). No
+ *       products: log g / x, sqrt g / (2 y), a of a / b g / b; b's slope is -y / b. softmax y * (g
+ *       - sum(g y)), log_softmax fma(-exp(y), sum(g), g), mean g / n; dropout's factor is 1 / (1 -
+ *       p).
+ *       Layernorm of n: m = first + sum(x - first) / n, e = x - m, d = e - sum(e) / n, r =
+ *       rsqrt(sum(d d) / n + epsilon), h = d r, y = fma(h, gain, bias), h gain, or fma(d, r, bias);
+ *       dx = r * fma(-h, sum(u h) / n, u - sum(u) / n), u = g gain. Rmsnorm: d = x, and no sum(u).
+ *       Group norm as layernorm but for q.; there sums over places are of g and of g h, and the
+ *       gain multiplies those, by d.
+ *       Attention: ds = (p (dp - sum(g y))) * scale, sum(g y) over a head, scale 1 / sqrt(head
+ *       size) or the given one. Rotary: fma(x1, cos, -(x2 sin)) and fma(x2, cos, x1 sin). Average
+ *       pools: chain / K; the gradient adds g / K from places ascending.
+ *       Losses: dlogits = scale * (p - 1 or 0); smoothed p - e / V, at the target p - (e / V + (1 -
+ *       e)); soft fma(sum(t), p, -t), and s_j of t_j. A row of a loss of elements (d.) is an entry
+ *       of the batch; its slopes, times the weight, are multiplied by scale: 2 d, Huber's d or
+ *       +-delta, 1 / (1 + exp(-x)) - t and -x of binary cross-entropy, whose loss is 1 * (fma(-x,
+ *       t, max(x, 0)) + log(1 + exp(-|x|))). Of a cap the slope comes before scale.
+ *       Updates, b = fma(-(lr decay), w, w): SGD fma(-lr, g, b); momentum m = fma(mu, m, g),
+ *       fma(-lr, m, b); AdamW m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)), w =
+ *       fma(-(float)(lr / (1 - b1^step)), m / (sqrt(v * (float)(1 / (1 - b2^step))) + eps), b),
+ *       what is cast being binary64.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.

@@ -1,0 +1,357 @@
+"""Random nets, trained by the library and again by the contract's text: every bit must be the same.
+
+    python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-e] [-x]      PROGRAM: dump.c with the library
+    -v   says all that differs, and what was met
+    -x   stops at what the reading cannot do
+    -e   breaks the reading on purpose: a check that cannot fail is none
+Says op and place of the first difference of each net that has one; the last line counts. Ends with 1 if any has."""
+import sys
+import time
+import numpy as np
+import contract as K
+import nets
+from contract import F
+from nets import Net, Told, compare
+
+SMALL = 360
+CURVES = ["relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "softmax", "log_softmax", "sin", "cos",
+          "abs"]
+
+
+class Draw:
+    """A net of a seed. Tensors are (rows, .., ..), known by number and shape."""
+
+    def __init__(self, seed):
+        self.r = np.random.default_rng(seed)
+        self.met = {}
+        rows = int(self.r.integers(1, 4))
+        batch = rows * int(self.r.integers(1, 3)) + int(self.r.integers(0, rows))
+        self.t, self.c = int(self.r.integers(2, 6)), int(self.r.choice([2, 4, 6, 8, 33]))
+        self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
+        n.mode = int(self.r.choice([1, 2, 4]))
+        n.optimiser = int(self.r.integers(0, 3))
+        n.leaves = int(self.r.choice([1, 1, 1, 2, 4]))
+        n.picks = 7 if self.chance(50) else 1
+        n.hyper.update(lr=F(0.01), decay=F(self.r.choice([0, 0.1])), clip=F(self.r.choice([0, 0.5])),
+                       momentum=F(self.r.choice([0, 0.5])))
+        self.pool = []
+        x = n.input(self.normal(batch, self.t, self.c))
+        self.pool.append((x, (self.t, self.c)))
+        self.tokens = n.input(self.r.integers(0, 7, (batch, self.t)).astype(np.int32))
+        self.targets = n.input(self.r.integers(-1, 5, (batch, self.t)).astype(np.int32))
+        self.lengths = n.input(self.r.integers(0, self.t + 1, (batch,)).astype(np.int32))
+        self.bytes = n.input(self.r.integers(0, 256, (batch, self.t, self.c)).astype(np.uint8))
+        self.weights = []
+        self.made(self.net.op("add", [x, self.weight(self.c)]), (self.t, self.c))
+        for _ in range(int(self.r.integers(3, 9))):
+            self.grow()
+        self.losses()
+
+    def normal(self, *shape):
+        return self.r.standard_normal(shape).astype(F)
+
+    def chance(self, percent):
+        return self.r.integers(0, 100) < percent
+
+    def op(self, name, inputs, *attributes):
+        self.met[name] = self.met.get(name, 0) + 1
+        return self.net.op(name, inputs, *attributes)
+
+    def made(self, i, shape):
+        self.pool.append((i, tuple(shape)))
+
+    def weight(self, *shape):
+        """A parameter of this shape, new or used before, or a function of parameters."""
+        fits = [i for i, s in self.weights if s == shape]
+        if fits and self.chance(40):
+            return int(self.r.choice(fits))
+        if self.chance(15):
+            a = self.weight(*shape)
+            i = self.op(*[("tanh", [a]), ("mul", [a, a]), ("scale", [a], F(0.7)),
+                          ("add", [a, self.net.param(self.normal(*shape))])][self.r.integers(0, 4)])
+        else:
+            i = self.net.param(self.normal(*shape) * F(0.5), int(self.chance(10)))
+        self.weights.append((i, shape))
+        return i
+
+    def pick(self):
+        return self.pool[int(self.r.integers(max(0, len(self.pool) - 4), len(self.pool)))]
+
+    def partner(self, shape):
+        """Something that can stand beside it: of the batch, or parameters, repeated or not."""
+        kind = int(self.r.integers(0, 5))
+        if kind == 0:
+            return self.weight(shape[-1])
+        if kind == 1:
+            return self.weight(*(shape[:-1] + (1,)))
+        fits = [i for i, s in self.pool if len(s) == len(shape) and all(a == b or a == 1 for a, b in zip(s, shape))]
+        return int(self.r.choice(fits)) if fits else self.weight(*shape)
+
+    def grow(self):
+        x, s = self.pick()
+        kinds = [f for f in dir(self) if f.startswith("grow_")]
+        getattr(self, kinds[int(self.r.integers(0, len(kinds)))])(x, s)
+
+    def grow_curve(self, x, s):
+        self.made(self.op(str(self.r.choice(CURVES)), [x]), s)
+
+    def grow_positive(self, x, s):
+        y = self.op("softplus", [x])
+        k = int(self.r.integers(0, 4))
+        if k == 0:
+            self.made(self.op("log", [y]), s)
+        elif k == 1:
+            self.made(self.op("sqrt", [y]), s)
+        elif k == 2:
+            self.made(self.op("pow", [y], F(self.r.choice([0.5, 1, 2, 3, 1.7]))), s)
+        else:
+            self.made(self.op("div", [x, self.op("exp", [self.op("tanh", [y])])]), s)
+
+    def grow_scalar(self, x, s):
+        k = int(self.r.integers(0, 4))
+        if k == 0:
+            self.made(self.op("scale", [x], F(0.8)), s)
+        elif k == 1:
+            self.made(self.op("leaky_relu", [x], F(0.2)), s)
+        elif k == 2:
+            self.made(self.op("clamp", [x], F(-0.7), F(0.9)), s)
+        else:
+            self.made(self.op("detach", [x]), s)
+
+    def grow_two(self, x, s):
+        self.made(self.op(str(self.r.choice(["add", "sub", "mul", "maximum", "minimum"])), [x, self.partner(s)]), s)
+
+    def grow_where(self, x, s):
+        self.made(self.op("where", [self.op("relu", [x]), x, self.partner(s)]), s)
+
+    def grow_linear(self, x, s):
+        o = int(self.r.choice([1, 3, self.c, 34]))
+        if s[:-1] and int(np.prod(s[:-1])) * o > SMALL:
+            o = 3
+        turned = self.chance(50)
+        w = self.weight(o, s[-1]) if turned else self.weight(s[-1], o)
+        y = self.op("linear_transposed" if turned else "linear", [x, w, self.weight(o) if self.chance(60) else -1])
+        self.made(y, s[:-1] + (o,))
+
+    def grow_matmul(self, x, s):
+        fits = [(i, p) for i, p in self.pool if len(p) == 2 == len(s)]
+        for i, p in fits:
+            if p[1] == s[1] and self.chance(50):
+                return self.made(self.op("matmul_transposed", [x, i]), (s[0], p[0]))
+            if p[0] == s[1] and self.chance(50):
+                return self.made(self.op("matmul", [x, i]), (s[0], p[1]))
+        if len(s) >= 2:
+            self.made(self.op("matmul", [x, self.weight(s[-1], 3)]), s[:-1] + (3,))
+
+    def grow_norm(self, x, s):
+        c = s[-1]
+        gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
+        if self.chance(50):
+            self.made(self.op("layernorm", [x, gain, bias], F(1e-5)), s)
+        else:
+            self.made(self.op("rmsnorm", [x, gain], F(1e-3)), s)
+
+    def grow_embed(self, x, s):
+        self.made(self.op("embed", [self.weight(7, self.c), self.tokens]), (self.t, self.c))
+
+    def grow_positions(self, x, s):
+        if len(s) == 2:
+            self.made(self.op("positions", [x, self.weight(s[0] + 1, s[1])]), s)
+
+    def grow_shape(self, x, s):
+        k = int(self.r.integers(0, 6))
+        if k == 0 and len(s) == 2:
+            self.made(self.op("permute", [x], 3, 0, 2, 1), (s[1], s[0]))
+        elif k == 1:
+            n = int(np.prod(s))
+            self.made(self.op("reshape", [x], 2, self.net.rows, n), (n,))
+        elif k == 2 and s[-1] > 1:
+            self.made(self.op("slice", [x], len(s), 1, s[-1]), s[:-1] + (s[-1] - 1,))
+        elif k == 3:
+            y = self.partner(s)
+            if any(i == y and p == s for i, p in self.pool) and 2 * np.prod(s) <= SMALL:
+                self.made(self.op("concat", [x, y], len(s)), s[:-1] + (2 * s[-1],))
+        else:
+            if len(s) >= 2:
+                axis = int(self.r.integers(1, len(s) + 1))
+                self.made(self.op(str(self.r.choice(["sum", "mean"])), [x], axis), s[:axis - 1] + s[axis:])
+
+    def grow_attention(self, x, s):
+        if len(s) != 2 or s[1] % 2:
+            return
+        t, c = s
+        heads = 2
+        shared = int(self.chance(40))
+        wide = c // 2 if shared else c
+        k, v = (self.op("linear", [x, self.weight(c, wide), -1]) for _ in range(2))
+        causal = int(self.chance(50))
+        lengths = self.lengths if t >= self.t and self.chance(40) else -1
+        window = 2 if causal and self.chance(40) else 0
+        cap, scale = F(1.5 if self.chance(30) else 0), F(0.4 if self.chance(30) else 0)
+        self.made(self.op("attention", [x, k, v, lengths], heads, shared, causal, window, cap, scale), s)
+
+    def grow_rotary(self, x, s):
+        if len(s) == 2 and s[1] % 4 == 0:
+            self.made(self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)), 0, F(0), 0), s)
+
+    def grow_dropout(self, x, s):
+        self.made(self.op("dropout", [x], F(0.3)), s)
+
+    def grow_bytes(self, x, s):
+        self.made(self.op("from_u8", [self.bytes], F(1 / 255), F(-0.5)), (self.t, self.c))
+
+    def grow_ends(self, x, s):
+        k = int(self.r.integers(0, 4))
+        if k == 0 and np.prod(s) * 2 <= SMALL:
+            self.made(self.op("pad", [x], len(s), 1, 2, F(0.3)), s[:-1] + (s[-1] + 3,))
+        elif k == 1 and len(s) >= 2:
+            self.made(self.op("max", [x], 1), s[1:])
+        elif k == 2 and len(s) >= 2:
+            w = self.weight(max(s[-1], 2), self.c)
+            i = self.op("argmax", [x], len(s))
+            if len(s) == 2:
+                self.made(self.op("embed", [w, i]), (s[0], self.c))
+        elif k == 3 and len(s) == 2 and s[0] >= self.t:
+            low = self.net.input(self.r.integers(0, self.t, (self.net.batch, 3)).astype(np.int32))
+            self.made(self.op("gather", [x, low]), (3, s[1]))
+
+    def window(self, size=(0, 0), stride=(0, 0), padding=(0, 0), dilation=(0, 0), more=(0, 0), groups=0):
+        return tuple(w[i] for i in range(2) for w in (size, stride, padding, dilation, more)) + (groups,)
+
+    def grow_image(self, x, s):
+        if len(s) != 2 or s[1] % 2:
+            return
+        t, c = s
+        k = int(self.r.integers(0, 6))
+        if k == 0:
+            o = 4
+            y = self.op("conv1d", [x, self.weight(3, c // 2, o), self.weight(o) if self.chance(50) else -1],
+                        *self.window(padding=(0, 1), groups=2))
+            return self.made(y, (t, o))
+        if k == 1:
+            y = self.op("conv1d_transposed", [x, self.weight(2, 3, c), -1], *self.window(stride=(0, 2)))
+            return self.made(y, (2 * t, 3))
+        i = self.op("reshape", [x], 4, self.net.rows, t, c // 2, 2)
+        gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
+        if k == 2:
+            y, p = self.op("groupnorm", [i, gain, bias], int(self.r.integers(1, 3))), (t, c // 2, 2)
+        elif k == 3:
+            name = "max_pool" if self.chance(50) else "average_pool"
+            y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
+        elif k == 4:
+            y, p = self.op("global_average_pool", [i]), (2,)
+        else:
+            y = self.op("conv2d", [i, self.weight(2, 1, 2, 3), -1], *self.window(stride=(2, 1), padding=(1, 0)))
+            p = (t // 2 + 1, c // 2, 3)
+        self.made(y, p)
+
+    def flat(self, x, s):
+        n = int(np.prod(s))
+        return self.op("reshape", [x], 2, self.net.rows, n), n
+
+    def losses(self):
+        for k in range(int(self.r.integers(1, 4))):
+            x, s = self.pool[-1] if k == 0 else self.pick()
+            self.net.term(self.loss(x, s), F(1 if self.chance(50) else 0.3))
+        if self.chance(30) and self.weights:
+            w = self.weights[int(self.r.integers(0, len(self.weights)))][0]
+            self.net.term(self.op("sum_loss", [self.op("mul", [w, w])]), F(0.01), 1)
+
+    def loss(self, x, s):
+        kinds = [f for f in dir(self) if f.startswith("loss_")]
+        return getattr(self, kinds[int(self.r.integers(0, len(kinds)))])(x, s)
+
+    def logits(self, x, s):
+        f, n = self.flat(x, s)
+        y = self.op("linear", [f, self.weight(n, self.t * 5), -1])
+        return self.op("reshape", [y], 3, self.net.rows, self.t, 5)
+
+    def loss_classes(self, x, s):
+        return self.op("cross_entropy", [self.logits(x, s), self.targets])
+
+    def scales(self, x, s, n):
+        """A loss's weights, of the first n axes."""
+        if self.chance(40):
+            return -1
+        for axis in range(len(s), n, -1):
+            x = self.op("mean", [x], axis)
+        return self.op("sigmoid", [x])
+
+    def loss_weighed_classes(self, x, s):
+        z = self.logits(x, s)
+        return self.op("cross_entropy_with", [z, self.targets, self.scales(z, (self.t, 5), 1)], F(0.125))
+
+    def loss_soft(self, x, s):
+        z = self.logits(x, s)
+        return self.op("soft_cross_entropy", [z, self.op("softmax", [z]), self.scales(z, (self.t, 5), 1)])
+
+    def loss_linear_classes(self, x, s):
+        z, w = self.logits(x, s), self.weight(6, 5)
+        if self.chance(50):
+            return self.op("linear_cross_entropy", [z, w, self.targets])
+        return self.op("linear_cross_entropy_with", [z, w, self.targets], F(2.5))
+
+    def loss_elements(self, x, s):
+        y = self.op("sigmoid", [x])
+        w = self.scales(x, s, int(self.r.integers(0, len(s) + 1)))
+        k = int(self.r.integers(0, 3))
+        if k == 0:
+            return self.op("binary_cross_entropy", [x, y, w])
+        return self.op("huber", [x, y, w], F(0.7)) if k == 1 else self.op("mean_squared_error_with", [x, y, w])
+
+    def loss_square(self, x, s):
+        fits = [i for i, p in self.pool if p == s]
+        return self.op("mean_squared_error", [x, int(self.r.choice(fits))])
+
+    def loss_sum(self, x, s):
+        return self.op("sum_loss", [self.op("mul", [x, x])])
+
+
+def main():
+    args = [a for a in sys.argv[1:] if a[0] != "-"]
+    flags = "".join(a for a in sys.argv[1:] if a[0] == "-")
+    count = int(args[1]) if len(args) > 1 else 300
+    first = int(args[2]) if len(args) > 2 else 1
+    if "e" in flags:
+        K.row_sum = nets.K.row_sum = lambda x: x.sum(-1, dtype=F)
+        import ops
+        ops.row_sum = K.row_sum
+    program = K.Curves(args[0])
+    K.curves = program
+    met, agree, differ, refused, idle, bits = {}, 0, 0, 0, 0, 0
+    began = time.time()
+    for seed in range(first, first + count):
+        d = Draw(seed)
+        told = Told(program.talk(d.net.script(2)))
+        if told.errors and "nothing to train" in told.errors[0]:
+            idle += 1
+            continue
+        if told.errors:
+            refused += 1
+            print("net %d: %s" % (seed, told.errors[0]))
+            continue
+        for k, v in d.met.items():
+            met[k] = met.get(k, 0) + v
+        try:
+            wrong = compare(d.net, told, len(told.steps))
+        except Exception as error:
+            if "x" in flags:
+                raise
+            wrong = ["%s: %s" % (type(error).__name__, error)]
+        bits += sum(x.size for s in told.steps for k in ("value", "grad", "param", "state")
+                    for x in s[k].values())
+        if wrong:
+            differ += 1
+            print("net %d: %s" % (seed, "\n    ".join(w[:300] for w in wrong[:8 if "v" in flags else 1])))
+        else:
+            agree += 1
+    program.close()
+    if "v" in flags:
+        print(" ".join("%s:%d" % k for k in sorted(met.items())))
+    print("contract: %d nets, %d agree bit for bit, %d differ, %d refused, %d train nothing; %d builders, %d values; "
+          "%.0f s" % (count, agree, differ, refused, idle, len(met), bits, time.time() - began))
+    return 1 if differ or refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,560 @@
+/* dump.c - runs nets that it is told about, by public calls only, and says everything: the graph,
+ * losses, values, gradients, parameters and optimiser state, as the bits that they are.
+ *
+ * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), all else
+ * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them and reads what is printed.
+ *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
+ *     input NAME TYPE N D..            TYPE f, i or u
+ *     const NAME TYPE N D.. W..
+ *     param NAME N D.. FROZEN W..      values by words
+ *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
+ *     term NUMBER WEIGHT REGULARISER
+ *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS
+ *                                      picks: 1: gradients of what is trained, 2: all values, 4: all
+ *                                      gradients
+ *     step ROWS LR DECAY BETA1 BETA2 EPS MOMENTUM CLIP W..   all rows of all inputs, one by one
+ *     forward ROWS W..
+ *     end                              frees all, and is answered "end" */
+#include "gradckpt.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 512, INPUTS = 16 };
+static struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    gckpt_tensor *tensor[MOST];
+    gckpt_term term[8];
+    gckpt_pick pick[2 * MOST];
+    float *picked[2 * MOST];
+    size_t size[2 * MOST];
+    void *constant[MOST];
+    int picked_as[2 * MOST];
+    int isa, threads, made, terms, picks, constants, inputs, input[INPUTS];
+    int64_t rows;
+} net;
+
+/* ---- lines ---- */
+static char *line, *at;
+static size_t room;
+
+static int next_line(void)
+{
+    size_t n = 0;
+    int c;
+    while ((c = getchar()) != EOF && c != '\n') {
+        if (n + 2 > room && (line = realloc(line, room = 2 * room + 256)) == NULL)
+            exit(1);
+        line[n++] = (char)c;
+    }
+    if (n == 0)
+        return 0;
+    line[n] = 0;
+    at = line;
+    return 1;
+}
+static const char *word(void)
+{
+    at += strspn(at, " ");
+    char *from = at;
+    at += strcspn(at, " ");
+    if (*at)
+        *at++ = 0;
+    return from;
+}
+static long number(void) { return strtol(word(), NULL, 10); }
+static uint32_t bits(void) { return (uint32_t)strtoul(word(), NULL, 16); }
+static float real(void)
+{
+    const uint32_t u = bits();
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static int whole(void) { return (int)(int32_t)bits(); }
+static gckpt_shape shape(void)
+{
+    gckpt_shape s = { 0 };
+    s.n = (int)number();
+    for (int i = 0; i < s.n && i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = number();
+    return s;
+}
+static gckpt_shape shape_of_words(void)
+{
+    gckpt_shape s = { 0 };
+    s.n = whole();
+    for (int i = 0; i < s.n && i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = whole();
+    return s;
+}
+static int64_t elements(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+static void say(const char *what, int id, const void *values, int64_t n)
+{
+    printf("%s %d ", what, id);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, (const char *)values + 4 * i, 4);
+        printf("%08x", (unsigned)u);
+    }
+    printf("\n");
+}
+static int failed(const char *what, const void *object)
+{
+    printf("error %s: %s\n", what, gckpt_error_text(object));
+    return 1;
+}
+
+/* ---- builders ---- */
+typedef gckpt_tensor *T;
+static T keep(T t)
+{
+    printf("made %d %d\n", net.made, gckpt_id(t));
+    if (net.made < MOST)
+        net.tensor[net.made++] = t;
+    return t;
+}
+static gckpt_window window(void)
+{
+    gckpt_window w = { { 0 }, { 0 }, { 0 }, { 0 }, 0, { 0 } };
+    for (int i = 0; i < 2; i++) {
+        w.size[i] = whole(), w.stride[i] = whole(), w.padding[i] = whole();
+        w.dilation[i] = whole(), w.output_padding[i] = whole();
+    }
+    w.groups = whole();
+    return w;
+}
+static T build(const char *name, const T *x, int n)
+{
+    static const struct {
+        const char *name;
+        T (*make)(T);
+    } one[] = {
+        { "relu", gckpt_relu },
+        { "softplus", gckpt_softplus },
+        { "gelu", gckpt_gelu },
+        { "gelu_erf", gckpt_gelu_erf },
+        { "silu", gckpt_silu },
+        { "tanh", gckpt_tanh },
+        { "sigmoid", gckpt_sigmoid },
+        { "softmax", gckpt_softmax },
+        { "exp", gckpt_exp },
+        { "log_softmax", gckpt_log_softmax },
+        { "log", gckpt_log },
+        { "sqrt", gckpt_sqrt },
+        { "abs", gckpt_abs },
+        { "reciprocal", gckpt_reciprocal },
+        { "sin", gckpt_sin },
+        { "cos", gckpt_cos },
+        { "detach", gckpt_detach },
+        { "sum_loss", gckpt_sum_loss },
+        { "global_average_pool", gckpt_global_average_pool },
+    };
+    static const struct {
+        const char *name;
+        T (*make)(T, T);
+    } two[] = {
+        { "embed", gckpt_embed },
+        { "gather", gckpt_gather },
+        { "matmul", gckpt_matmul },
+        { "matmul_transposed", gckpt_matmul_transposed },
+        { "add", gckpt_add },
+        { "sub", gckpt_sub },
+        { "mul", gckpt_mul },
+        { "div", gckpt_div },
+        { "maximum", gckpt_maximum },
+        { "minimum", gckpt_minimum },
+        { "positions", gckpt_positions },
+        { "cross_entropy", gckpt_cross_entropy },
+        { "mean_squared_error", gckpt_mean_squared_error },
+    };
+    static const struct {
+        const char *name;
+        T (*make)(T, T, T);
+    } three[] = {
+        { "linear", gckpt_linear },
+        { "linear_transposed", gckpt_linear_transposed },
+        { "where", gckpt_where },
+        { "linear_cross_entropy", gckpt_linear_cross_entropy },
+        { "soft_cross_entropy", gckpt_soft_cross_entropy },
+        { "binary_cross_entropy", gckpt_binary_cross_entropy },
+        { "mean_squared_error_with", gckpt_mean_squared_error_with },
+    };
+    static const struct {
+        const char *name;
+        T (*make)(T, T, T, const gckpt_window *);
+    } windows[] = {
+        { "conv2d", gckpt_conv2d },
+        { "conv1d", gckpt_conv1d },
+        { "conv2d_transposed", gckpt_conv2d_transposed },
+        { "conv1d_transposed", gckpt_conv1d_transposed },
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        if (!strcmp(name, one[i].name))
+            return one[i].make(x[0]);
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++)
+        if (!strcmp(name, two[i].name))
+            return two[i].make(x[0], x[1]);
+    for (size_t i = 0; i < sizeof three / sizeof *three; i++)
+        if (!strcmp(name, three[i].name))
+            return three[i].make(x[0], x[1], x[2]);
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        if (!strcmp(name, windows[i].name)) {
+            const gckpt_window w = window();
+            return windows[i].make(x[0], x[1], x[2], &w);
+        }
+    if (!strcmp(name, "max_pool") || !strcmp(name, "average_pool")) {
+        const gckpt_window w = window();
+        return (name[0] == 'm' ? gckpt_max_pool : gckpt_average_pool)(x[0], &w);
+    }
+    if (!strcmp(name, "layernorm"))
+        return gckpt_layernorm_eps(x[0], x[1], x[2], real());
+    if (!strcmp(name, "rmsnorm"))
+        return gckpt_rmsnorm_eps(x[0], x[1], real());
+    if (!strcmp(name, "groupnorm"))
+        return gckpt_groupnorm(x[0], whole(), x[1], x[2]);
+    if (!strcmp(name, "batchnorm"))
+        return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4]);
+    if (!strcmp(name, "leaky_relu"))
+        return gckpt_leaky_relu(x[0], real());
+    if (!strcmp(name, "scale"))
+        return gckpt_scale(x[0], real());
+    if (!strcmp(name, "pow"))
+        return gckpt_pow(x[0], real());
+    if (!strcmp(name, "dropout"))
+        return gckpt_dropout(x[0], real());
+    if (!strcmp(name, "clamp") || !strcmp(name, "from_u8")) {
+        const float a = real(), b = real();
+        return (name[0] == 'c' ? gckpt_clamp : gckpt_from_u8)(x[0], a, b);
+    }
+    if (!strcmp(name, "attention")) {
+        gckpt_attention_desc d = { 0 };
+        d.heads = whole(), d.key_heads = whole(), d.causal = whole(), d.window = whole();
+        d.cap = real(), d.scale = real(), d.lengths = x[3];
+        return gckpt_attention_with(x[0], x[1], x[2], &d);
+    }
+    if (!strcmp(name, "rotary")) {
+        gckpt_rotary_desc d = { 0 };
+        float frequencies[512];
+        d.heads = whole(), d.base = real(), d.first = whole(), d.turned = whole();
+        d.scale = real();
+        const int given = whole();
+        for (int i = 0; i < given && i < 512; i++)
+            frequencies[i] = real();
+        d.frequencies = given ? frequencies : NULL;
+        return gckpt_rotary_with(x[0], &d);
+    }
+    if (!strcmp(name, "positions_at"))
+        return gckpt_positions_at(x[0], x[1], whole());
+    if (!strcmp(name, "upsample")) {
+        const int h = whole(), w = whole();
+        return gckpt_upsample(x[0], h, w, (gckpt_upsampling)whole());
+    }
+    if (!strcmp(name, "gru"))
+        return gckpt_gru(x[0], x[1], x[2], x[3], x[4], x[5]);
+    if (!strcmp(name, "lstm"))
+        return gckpt_lstm(x[0], x[1], x[2], x[3], x[4], x[5]);
+    if (!strcmp(name, "reshape"))
+        return gckpt_reshape(x[0], shape_of_words());
+    if (!strcmp(name, "permute")) {
+        int axes[GCKPT_MAX_DIMS], k = whole();
+        for (int i = 0; i < k && i < GCKPT_MAX_DIMS; i++)
+            axes[i] = whole();
+        return gckpt_permute(x[0], axes, k);
+    }
+    if (!strcmp(name, "slice")) {
+        const int axis = whole(), begin = whole();
+        return gckpt_slice(x[0], axis, begin, whole());
+    }
+    if (!strcmp(name, "concat"))
+        return gckpt_concat(x, n, whole());
+    if (!strcmp(name, "pad")) {
+        const int axis = whole(), before = whole(), after = whole();
+        return gckpt_pad(x[0], axis, before, after, real());
+    }
+    if (!strcmp(name, "sum"))
+        return gckpt_sum(x[0], whole());
+    if (!strcmp(name, "mean"))
+        return gckpt_mean(x[0], whole());
+    if (!strcmp(name, "max"))
+        return gckpt_max(x[0], whole());
+    if (!strcmp(name, "argmax"))
+        return gckpt_argmax(x[0], whole());
+    if (!strcmp(name, "linear_cross_entropy_with")) {
+        const gckpt_linear_loss_desc d = { real() };
+        return gckpt_linear_cross_entropy_with(x[0], x[1], x[2], &d);
+    }
+    if (!strcmp(name, "cross_entropy_with"))
+        return gckpt_cross_entropy_with(x[0], x[1], x[2], real());
+    if (!strcmp(name, "huber"))
+        return gckpt_huber(x[0], x[1], x[2], real());
+    printf("error no builder %s\n", name);
+    return NULL;
+}
+
+/* ---- commands ---- */
+static void begin(void)
+{
+    memset(&net, 0, sizeof net);
+    net.isa = (int)number();
+    net.threads = (int)number();
+    net.store = gckpt_store_new(NULL);
+    net.graph = gckpt_graph_new(net.store, NULL);
+}
+static gckpt_type type(void)
+{
+    const char c = word()[0];
+    return c == 'f' ? GCKPT_F32 : c == 'i' ? GCKPT_I32 : GCKPT_U8;
+}
+static void add_input(void)
+{
+    const char *name = word();
+    const gckpt_type kind = type();
+    const gckpt_shape s = shape();
+    net.rows = s.d[0];
+    T t = keep(gckpt_input(net.graph, name, kind, s));
+    if (t == NULL)
+        failed("input", net.graph);
+    else
+        net.input[net.inputs++] = gckpt_id(t);
+}
+static void *words(int64_t n, gckpt_type kind)
+{
+    uint32_t *values = malloc((size_t)n * 4 + 4);
+    for (int64_t i = 0; i < n && values; i++)
+        values[i] = bits();
+    for (int64_t i = 0; i < n && values && kind == GCKPT_U8; i++)
+        ((unsigned char *)values)[i] = (unsigned char)values[i];
+    return values;
+}
+static void add_constant(void)
+{
+    const char *name = word();
+    const gckpt_type kind = type();
+    const gckpt_shape s = shape();
+    void *values = net.constant[net.constants++] = words(elements(&s), kind);
+    keep(gckpt_constant(net.graph, name, kind, s, values));
+}
+static void add_param(void)
+{
+    const char *name = word();
+    const gckpt_shape s = shape();
+    const int frozen = (int)number();
+    const gckpt_init zero = { 0, 0, 0 };
+    if (keep(gckpt_param(net.graph, name, s, zero)) == NULL) {
+        failed("param", net.graph);
+        return;
+    }
+    gckpt_parameter p;
+    if (*at && gckpt_store_get(net.store, gckpt_store_find(net.store, name), &p) == GCKPT_OK)
+        for (int64_t i = 0; i < p.elements; i++)
+            p.values[i] = real();
+    if (frozen)
+        gckpt_store_freeze(net.store, name, 1);
+}
+static void add_op(void)
+{
+    const char *name = word();
+    const int n = (int)number();
+    T x[GCKPT_MAX_INPUTS] = { NULL };
+    for (int i = 0; i < n; i++) {
+        const long id = number();
+        x[i] = id < 0 ? NULL : net.tensor[id];
+    }
+    if (keep(build(name, x, n)) == NULL)
+        failed(name, net.graph);
+}
+/* What has a gradient: what leads to a loss. */
+static unsigned char reached[MOST];
+static void find_reached(int size)
+{
+    memset(reached, 0, sizeof reached);
+    for (int i = 0; i < net.terms; i++)
+        reached[gckpt_id(net.term[i].loss)] = 1;
+    for (int id = size - 1; id >= 0; id--) {
+        gckpt_node v;
+        if (!reached[id] || gckpt_graph_node(net.graph, id, &v) != GCKPT_OK ||
+            !strcmp(v.op, "detach") || !strcmp(v.op, "argmax"))
+            continue;
+        for (int i = !strcmp(v.op, "where"); i < v.inputs; i++)
+            reached[v.input[i]] = 1;
+    }
+}
+static void add_plan(void)
+{
+    gckpt_plan_desc d = { 0 };
+    d.mode = (gckpt_mode)number();
+    d.batch = number();
+    d.optimiser = (gckpt_optimiser)number();
+    d.leaves = (int)number();
+    d.precision = (gckpt_precision)number();
+    d.threads = net.threads;
+    const int size = gckpt_graph_size(net.graph), picks = (int)number();
+    for (int id = 0; id < size; id++) {
+        gckpt_node v;
+        if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK)
+            continue;
+        printf("node %d %s %d %d %d %d", id, v.op, v.loss, v.batchless, (int)v.type, v.shape.n);
+        for (int i = 0; i < v.shape.n; i++)
+            printf(" %d", (int)v.shape.d[i]);
+        printf(" %d", v.inputs);
+        for (int i = 0; i < v.inputs; i++)
+            printf(" %d", v.input[i]);
+        printf("\n");
+    }
+    find_reached(size);
+    for (int ref = 0; ref < net.made; ref++) {
+        gckpt_node v;
+        const int id = gckpt_id(net.tensor[ref]);
+        if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK || v.type != GCKPT_F32 || v.loss)
+            continue;
+        gckpt_node root = v;
+        while (!strcmp(root.op, "reshape"))
+            gckpt_graph_node(net.graph, root.input[0], &root);
+        const int param = !strcmp(v.op, "param");
+        const int leaf =
+            !strcmp(root.op, "param") || !strcmp(root.op, "input") || !strcmp(root.op, "constant");
+        gckpt_parameter p = { 0 };
+        if (param)
+            gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
+        for (int g = 0; g < 2; g++)
+            if (g == 0 ? !leaf && picks & 2
+                       : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
+                const int64_t n = elements(&v.shape);
+                const int i = net.picks++;
+                net.size[i] = (size_t)(v.batchless ? n : d.batch * (n / net.rows));
+                net.picked[i] = v.batchless ? NULL : malloc(net.size[i] * 4);
+                net.picked_as[i] = ref;
+                net.pick[i].tensor = net.tensor[ref], net.pick[i].gradient = g;
+            }
+    }
+    d.fetch = net.pick;
+    d.fetches = net.picks;
+    net.plan = gckpt_plan_new(net.graph, net.term, net.terms, &d);
+    if (net.plan == NULL) {
+        failed("plan", net.graph);
+        return;
+    }
+    gckpt_exec_desc e = { 0 };
+    e.isa = (gckpt_isa)net.isa;
+    net.exec = gckpt_exec_new(net.plan, net.store, &e);
+    if (net.exec == NULL)
+        failed("exec", net.store);
+    for (int i = 0; i < net.picks && net.exec; i++)
+        if (net.picked[i] && gckpt_collect(net.exec, gckpt_id(net.pick[i].tensor),
+                                           net.pick[i].gradient, net.picked[i], net.size[i]))
+            failed("collect", net.exec);
+}
+static void run(int train)
+{
+    gckpt_feed feeds[INPUTS];
+    gckpt_hyper h = { 0 };
+    gckpt_report r = { 0 };
+    const int64_t rows = number();
+    if (train) {
+        h.lr = real(), h.weight_decay = real(), h.beta1 = real(), h.beta2 = real();
+        h.eps = real(), h.momentum = real(), h.clip = real();
+    }
+    for (int i = 0; i < net.inputs; i++) {
+        gckpt_node v;
+        gckpt_graph_node(net.graph, net.input[i], &v);
+        feeds[i].input = net.input[i];
+        feeds[i].data = words(rows * (elements(&v.shape) / v.shape.d[0]), v.type);
+    }
+    gckpt_result result = GCKPT_E_ARG;
+    if (net.exec)
+        result = train ? gckpt_step(net.exec, feeds, net.inputs, rows, &h, &r)
+                       : gckpt_forward(net.exec, feeds, net.inputs, rows, &r);
+    if (result != GCKPT_OK) {
+        if (net.exec)
+            failed("step", net.exec);
+    } else {
+        uint64_t d[2];
+        memcpy(d, &r.loss, 8), memcpy(d + 1, &r.grad_norm, 8);
+        printf("report %016llx %016llx %lld\n", (unsigned long long)d[0], (unsigned long long)d[1],
+               (long long)r.count);
+        for (int i = 0; i < net.terms; i++) {
+            double sum;
+            int64_t count;
+            if (gckpt_term_loss(net.exec, i, &sum, &count) == GCKPT_OK) {
+                memcpy(d, &sum, 8);
+                printf("term %d %016llx %lld\n", i, (unsigned long long)d[0], (long long)count);
+            }
+        }
+        for (int i = 0; i < net.picks; i++) {
+            const int id = gckpt_id(net.pick[i].tensor), g = net.pick[i].gradient;
+            const float *x = net.picked[i] ? net.picked[i] : gckpt_fetch(net.exec, id, g);
+            const size_t n = net.picked[i]
+                                 ? net.size[i] / (size_t)(gckpt_plan_batch(net.plan)) * (size_t)rows
+                                 : net.size[i];
+            if (x)
+                say(g ? "grad" : "value", net.picked_as[i], x, (int64_t)n);
+            else
+                failed("fetch", net.exec);
+        }
+        for (int i = 0; train && i < gckpt_store_count(net.store); i++) {
+            gckpt_parameter p;
+            gckpt_store_get(net.store, i, &p);
+            say("param", i, p.values, p.elements);
+            for (int k = 0; k < 4; k++)
+                if (p.state[k])
+                    printf("state %d ", k), say("of", i, p.state[k], p.elements);
+        }
+    }
+    for (int i = 0; i < net.inputs; i++)
+        free((void *)feeds[i].data);
+}
+static void end(void)
+{
+    gckpt_exec_free(net.exec);
+    gckpt_plan_free(net.plan);
+    gckpt_graph_free(net.graph);
+    gckpt_store_free(net.store);
+    for (int i = 0; i < net.constants; i++)
+        free(net.constant[i]);
+    for (int i = 0; i < net.picks; i++)
+        free(net.picked[i]);
+    printf("end\n");
+    fflush(stdout);
+}
+
+int main(void)
+{
+    while (next_line()) {
+        const char *command = word();
+        if (!strcmp(command, "net"))
+            begin();
+        else if (!strcmp(command, "input"))
+            add_input();
+        else if (!strcmp(command, "const"))
+            add_constant();
+        else if (!strcmp(command, "param"))
+            add_param();
+        else if (!strcmp(command, "op"))
+            add_op();
+        else if (!strcmp(command, "term")) {
+            gckpt_term *t = &net.term[net.terms++];
+            t->loss = net.tensor[number()];
+            t->weight = real();
+            t->regulariser = (int)number();
+        } else if (!strcmp(command, "plan"))
+            add_plan();
+        else if (!strcmp(command, "step"))
+            run(1);
+        else if (!strcmp(command, "forward"))
+            run(0);
+        else if (!strcmp(command, "end"))
+            end();
+    }
+    free(line);
+    return 0;
+}

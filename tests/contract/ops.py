@@ -1,0 +1,1050 @@
+"""Each op of the manual, forward and backward (contract.py has what they are made of)."""
+import math
+import numpy as np
+from contract import *
+import contract as K
+
+
+class Call:
+    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves."""
+
+    def __init__(self, x, a, shape):
+        self.x, self.a, self.shape, self.y, self.aux = x, a, shape, None, {}
+
+
+OPS = {}
+
+
+def op(name):
+    def add(c):
+        OPS[name] = c
+        return c
+    return add
+
+
+# ---- elementwise ----
+def curve(name, forward, slope):
+    """slope(c): the gradient is g slope, an fma where it is added."""
+    class C:
+        pass
+    C.forward = staticmethod(forward)
+    C.backward = staticmethod(lambda c, g: [Product(g, slope(c))])
+    OPS[name] = C
+
+
+def picked(name, forward, taken):
+    class C:
+        pass
+    C.forward = staticmethod(forward)
+    C.backward = staticmethod(lambda c, g: [Select(taken(c), g)])
+    OPS[name] = C
+
+
+picked("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0)), lambda c: c.y > 0)
+curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
+      lambda c: np.where(c.x[0] > 0, F(1), c.a[0]))
+curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
+curve("tanh", lambda c: tanh(c.x[0]), lambda c: fma(-c.y, c.y, F(1)))
+curve("sigmoid", lambda c: sigmoid(c.x[0]), lambda c: fma(-c.y, c.y, c.y))
+
+
+def silu_slope(c):
+    s = sigmoid(c.x[0])
+    return fma(c.x[0] * s, F(1) - s, s)
+
+
+curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
+curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
+      lambda c: K.curves.slope("softplus", c.x[0]))
+curve("sin", lambda c: sin(c.x[0]), lambda c: cos(c.x[0]))
+curve("cos", lambda c: cos(c.x[0]), lambda c: -sin(c.x[0]))
+curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
+curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
+curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
+curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
+picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
+       lambda c: (c.x[0] > c.a[0]) & (c.x[0] < c.a[1]))
+
+
+def power(x, e):
+    if e in (1, 2, 3):
+        return {1: x, 2: x * x, 3: x * x * x}[int(e)]
+    return K.curves.of("pow", x, word(e))
+
+
+curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
+_pow = OPS["pow"].backward
+OPS["pow"].backward = staticmethod(lambda c, g: [Value(np.zeros(g.shape, F))] if c.a[0] == 0 else _pow(c, g))
+
+def ratio(name, forward, gradient):
+    class C:
+        pass
+    C.forward = staticmethod(forward)
+    C.backward = staticmethod(lambda c, g: [Value(gradient(c, g))])
+    OPS[name] = C
+
+
+ratio("log", lambda c: log(c.x[0]), lambda c, g: g / c.x[0])
+ratio("sqrt", lambda c: np.sqrt(c.x[0]), lambda c, g: g / (F(2) * c.y))
+
+GELU_A, GELU_B = F(math.sqrt(2 / math.pi)), F(math.sqrt(2 / math.pi) * 0.044715)
+
+
+def gelu_inner(x):
+    return x * fma(GELU_B, x * x, GELU_A)
+
+
+def gelu_slope(c):
+    x = c.x[0]
+    t = tanh(gelu_inner(x))
+    return fma(F(0.5) * x * fma(-t, t, F(1)), fma(F(3) * GELU_B, x * x, GELU_A), F(0.5) * (F(1) + t))
+
+
+def gelu(c):
+    h = F(0.5) * c.x[0]
+    return fma(h, tanh(gelu_inner(c.x[0])), h)
+
+
+curve("gelu", gelu, gelu_slope)
+
+
+def two(name, forward, backward):
+    class C:
+        pass
+    C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
+    C.backward = staticmethod(lambda c, g: [broadcast_gradient(*([p[0], x.shape] + list(p[1:])))
+                                            for p, x in zip(backward(c, g), c.x)])
+    OPS[name] = C
+
+
+two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
+two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
+two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
+two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -c.y / c.x[1])])
+
+
+def extreme(name, forward, sign):
+    class C:
+        pass
+
+    def backward(c, g):
+        a, b = c.x
+        first, second = (a > b, a < b) if sign > 0 else (a < b, a > b)
+        half = np.where(a == b, F(0.5) * g, g)  # where one is NaN both get all
+        return [broadcast_gradient(np.where(second, F(0), half), a.shape),
+                broadcast_gradient(np.where(first, F(0), half), b.shape)]
+    C.forward = staticmethod(lambda c: forward(c.x[0], c.x[1]))
+    C.backward = staticmethod(backward)
+    OPS[name] = C
+
+
+extreme("maximum", lambda a, b: np.where((a >= b) | np.isnan(a), a, b), 1)
+extreme("minimum", lambda a, b: np.where((a <= b) | np.isnan(a), a, b), -1)
+
+
+@op("where")
+class Where:
+    def forward(c):
+        return np.where(c.x[0] != 0, c.x[1], c.x[2]).astype(F)
+
+    def backward(c, g):
+        taken = np.broadcast_to(c.x[0] != 0, g.shape)
+        return [None, broadcast_gradient(np.where(taken, g, F(0)), c.x[1].shape),
+                broadcast_gradient(np.where(taken, F(0), g), c.x[2].shape)]
+
+
+# ---- moves ----
+@op("reshape")
+class Reshape:
+    def forward(c):
+        return c.x[0].reshape(c.shape)
+
+    def backward(c, g):
+        return [Value(g.reshape(c.x[0].shape))]
+
+
+@op("detach")
+class Detach:
+    def forward(c):
+        return c.x[0]
+
+    def backward(c, g):
+        return [None]
+
+
+@op("permute")
+class Permute:
+    def forward(c):
+        return np.ascontiguousarray(np.transpose(c.x[0], c.a[1:]))
+
+    def backward(c, g):
+        return [Value(np.transpose(g, np.argsort(c.a[1:])))]
+
+
+@op("slice")
+class Slice:
+    def forward(c):
+        axis, begin, end = c.a
+        return np.take(c.x[0], range(begin, end), axis)
+
+    def backward(c, g):
+        axis, begin, end = c.a
+        before, after = list(c.x[0].shape), list(c.x[0].shape)
+        before[axis], after[axis] = begin, c.x[0].shape[axis] - end
+        return [Value(np.concatenate([np.zeros(before, F), g, np.zeros(after, F)], axis))]
+
+
+@op("concat")
+class Concat:
+    def forward(c):
+        return np.concatenate(c.x, c.a[0])
+
+    def backward(c, g):
+        at, out = 0, []
+        for x in c.x:
+            n = x.shape[c.a[0]]
+            out.append(Value(np.take(g, range(at, at + n), c.a[0])))
+            at += n
+        return out
+
+
+@op("sum")
+class Sum:
+    def forward(c):
+        x = c.x[0]
+        axis = c.a[0] % x.ndim
+        if axis == x.ndim - 1:
+            return row_sum(x)
+        s = np.zeros(x.shape[:axis] + x.shape[axis + 1:], F)
+        for i in range(x.shape[axis]):
+            s = s + np.take(x, i, axis)
+        return s
+
+    def backward(c, g):
+        return [Value(np.broadcast_to(np.expand_dims(g, c.a[0]), c.x[0].shape))]
+
+
+@op("mean")
+class Mean:
+    def forward(c):
+        return Sum.forward(c) / F(c.x[0].shape[c.a[0]])
+
+    def backward(c, g):
+        g = np.expand_dims(g / F(c.x[0].shape[c.a[0]]), c.a[0])
+        return [Value(np.broadcast_to(g, c.x[0].shape))]
+
+
+# ---- rows ----
+@op("softmax")
+class Softmax:
+    def forward(c):
+        x = c.x[0]
+        m = x.max(-1, keepdims=True)
+        e = exp(x - m)
+        return e / row_sum(e)[..., None]
+
+    def backward(c, g):
+        return [Product(c.y, g - row_dot(g, c.y)[..., None])]
+
+
+@op("log_softmax")
+class LogSoftmax:
+    def forward(c):
+        x = c.x[0]
+        m = x.max(-1, keepdims=True)
+        return (x - m) - log(row_sum(exp(x - m)))[..., None]
+
+    def backward(c, g):
+        return [Value(fma(-exp(c.y), row_sum(g)[..., None], g))]
+
+
+@op("layernorm")
+class Layernorm:
+    def forward(c):
+        x, n = c.x[0], F(c.x[0].shape[-1])
+        first = x[..., :1]
+        d = x - (first + (row_sum(x - first) / n)[..., None])
+        d = d - (row_sum(d) / n)[..., None]
+        r = (F(1) / np.sqrt(row_dot(d, d) / n + c.a[0]))[..., None]
+        h = d * r
+        c.aux = {"h": h, "r": r}
+        if c.x[1] is None:
+            return h if c.x[2] is None else fma(d, r, c.x[2])
+        return h * c.x[1] if c.x[2] is None else fma(h, c.x[1], c.x[2])
+
+    def backward(c, g):
+        h, n = c.aux["h"], F(c.x[0].shape[-1])
+        u = g if c.x[1] is None else rounded(g, c.x[1])
+        a, b = (row_sum(u) / n)[..., None], (row_dot(u, h) / n)[..., None]
+        flat = lambda x: x.reshape(-1, x.shape[-1])
+        return [Product(c.aux["r"], fma(-h, b, u - a)), Sums(flat(rounded(g, h))), Sums(flat(g))]
+
+
+@op("rmsnorm")
+class Rmsnorm:
+    def forward(c):
+        x, n = c.x[0], F(c.x[0].shape[-1])
+        r = (F(1) / np.sqrt(row_dot(x, x) / n + c.a[0]))[..., None]
+        c.aux = {"h": x * r, "r": r}
+        return c.aux["h"] if c.x[1] is None else c.aux["h"] * c.x[1]
+
+    def backward(c, g):
+        h, n = c.aux["h"], F(c.x[0].shape[-1])
+        u = g if c.x[1] is None else rounded(g, c.x[1])
+        return [Product(c.aux["r"], fma(-h, (row_dot(u, h) / n)[..., None], u)),
+                Sums(rounded(g, h).reshape(-1, h.shape[-1]))]
+
+
+# ---- products ----
+def flat(x):
+    return x.reshape(-1, x.shape[-1])
+
+
+class LinearBase:
+    transposed = False
+
+    @classmethod
+    def forward(k, c):
+        w = c.x[1].T if k.transposed else c.x[1]
+        x = flat(c.x[0])
+        start = np.zeros(w.shape[1], F) if c.x[2] is None else c.x[2]
+        return chain(x, w, np.broadcast_to(start, (x.shape[0], w.shape[1]))).reshape(c.shape)
+
+    @classmethod
+    def backward(k, c, g):
+        w = c.x[1] if k.transposed else c.x[1].T
+        x, g = flat(c.x[0]), flat(g)
+        left, right = (g, x) if k.transposed else (x, g)
+        return [Chain(lambda s: chain(g, w, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
+                Chain(lambda s: chain(left.T, right, s), c.x[1].shape), Sums(g)]
+
+
+@op("linear")
+class Linear(LinearBase):
+    pass
+
+
+@op("linear_transposed")
+class LinearTransposed(LinearBase):
+    transposed = True
+
+
+class MatmulBase:
+    transposed = False
+
+    @classmethod
+    def forward(k, c):
+        a, b = c.x
+        b = np.swapaxes(b, -1, -2) if k.transposed else b
+        return chain(a, b, np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F))
+
+    @classmethod
+    def backward(k, c, g):
+        a, b = c.x
+        bt = b if k.transposed else np.swapaxes(b, -1, -2)
+        shared = b.ndim == 2 and a.ndim > 2
+        l, r = (flat(a), flat(g)) if shared else (a, g)
+        l, r = (r, l) if k.transposed else (l, r)
+        return [Chain(lambda s: chain(g, bt, s), a.shape),
+                Chain(lambda s: chain(np.swapaxes(l, -1, -2), r, s), b.shape)]
+
+
+@op("matmul")
+class Matmul(MatmulBase):
+    pass
+
+
+@op("matmul_transposed")
+class MatmulTransposed(MatmulBase):
+    transposed = True
+
+
+@op("embed")
+class Embed:
+    def forward(c):
+        return c.x[0][c.x[1]]
+
+    def backward(c, g):
+        index, g = c.x[1].reshape(-1), flat(g)
+
+        def go(s):
+            s = s.copy()
+            for i, row in zip(index, g):
+                s[i] = s[i] + row
+            return s
+        return [Chain(go, c.x[0].shape), None]
+
+
+# ---- losses: forward gives (a binary32 loss for each row, count); backward has the scale of the sum ----
+@op("cross_entropy")
+class CrossEntropy:
+    def parts(z):
+        m = np.full(z.shape[:-1], -np.inf, F)
+        s = np.zeros(z.shape[:-1], F)
+        for i in range(0, z.shape[-1], 1024):
+            t = z[..., i:i + 1024]
+            new = np.maximum(m, t.max(-1))
+            s = fma(s, exp(m - new), row_sum(exp(t - new[..., None])))
+            m = new
+        return m, log(s)
+
+    def forward(c):
+        z, t = flat(c.x[0]), c.x[1].reshape(-1)
+        m, l = CrossEntropy.parts(z)
+        c.aux = {"m": m, "l": l}
+        at = z[np.arange(len(t)), np.maximum(t, 0)]
+        loss = l - (at - m)
+        return np.where(t >= 0, loss, F(0)), int((t >= 0).sum())
+
+    def backward(c, scale):
+        z, t = flat(c.x[0]), c.x[1].reshape(-1)
+        m, l = CrossEntropy.parts(z)
+        p = exp((z - m[:, None]) - l[:, None])
+        one = (np.arange(z.shape[-1]) == t[:, None]).astype(F)
+        d = np.where((t >= 0)[:, None], p - one, F(0))
+        return [Product(scale, d.reshape(c.x[0].shape)), None]
+
+
+@op("mean_squared_error")
+class MeanSquaredError:
+    def forward(c):
+        d = c.x[0] - c.x[1]
+        d = d.reshape(d.shape[0], -1)
+        return row_dot(d, d), d.size
+
+    def backward(c, scale):
+        d = c.x[0] - c.x[1]
+        return [Product(F(2) * scale, d), Product(F(-2) * scale, d)]
+
+
+@op("sum_loss")
+class SumLoss:
+    def forward(c):
+        x = c.x[0].reshape(c.x[0].shape[0] if c.x[0].ndim else 1, -1)
+        return row_sum(x), x.size
+
+    def backward(c, scale):
+        return [Value(np.full(c.x[0].shape, scale, F))]
+
+
+# ---- h. attention ----
+@op("attention")
+class Attention:
+    """Of one query after the other, all rows and heads at once."""
+
+    def heads(c):
+        heads, shared = c.a[0], c.a[1] or c.a[0]
+        b, t, width = c.x[0].shape
+        d = width // heads
+        q = c.x[0].reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        k, v = (x.reshape(b, x.shape[1], shared, d).transpose(0, 2, 1, 3) for x in c.x[1:3])
+        return q, k, v, heads // shared
+
+    def factors(c, d):
+        cap, scale = c.a[4], c.a[5] if c.a[5] != 0 else F(1) / np.sqrt(F(d))
+        return (scale / cap if cap != 0 else scale), cap
+
+    def seen(c, s, t):
+        """(first key, keys behind it that rows see)"""
+        causal, window = c.a[2], c.a[3]
+        last = s - c.x[0].shape[1] + t + 1 if causal else s
+        first = max(0, last - window) if window and window < s else 0
+        lengths = np.full(c.x[0].shape[0], last) if len(c.x) < 4 or c.x[3] is None else np.minimum(c.x[3], last)
+        return first, last, lengths
+
+    def scores(c, q, k, t):
+        """Of query t: (first, keys (b,h,S'), which are seen)."""
+        first, last, lengths = Attention.seen(c, k.shape[2], t)
+        factor, cap = Attention.factors(c, q.shape[-1])
+        keys = k[:, :, first:last]
+        s = chain(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F))[:, :, 0]
+        s = rounded(s, factor)
+        if cap != 0:
+            s = cap * tanh(s)
+        see = np.broadcast_to((np.arange(first, last) < lengths[:, None])[:, None], s.shape)
+        return first, np.where(see, s, F(-np.inf)), see
+
+    def forward(c):
+        q, k, v, share = Attention.heads(c)
+        k, v = np.repeat(k, share, 1), np.repeat(v, share, 1)
+        out, top, total = np.zeros(q.shape, F), np.zeros(q.shape[:3], F), np.zeros(q.shape[:3], F)
+        for t in range(q.shape[2]):
+            first, s, see = Attention.scores(c, q, k, t)
+            m, l = np.full(s.shape[:2], -np.inf, F), np.zeros(s.shape[:2], F)
+            o = np.zeros(s.shape[:2] + (v.shape[-1],), F)
+            lead = first % 64
+            s = np.concatenate([np.full(s.shape[:2] + (lead,), -np.inf, F), s], -1)
+            see = np.concatenate([np.zeros(see.shape[:2] + (lead,), bool), see], -1)
+            first -= lead
+            for i in range(0, s.shape[2], 64):
+                tile, there = s[:, :, i:i + 64], see[:, :, i:i + 64]
+                new = np.maximum(m, tile.max(-1))
+                zero = np.where(np.isinf(new), F(0), new)
+                e = np.where(there, exp(tile - zero[..., None]), F(0))
+                f = np.where(np.isinf(m), F(1), exp(m - zero))
+                l, o = fma(l, f, row_sum(e)), o * f[..., None]
+                for j in range(tile.shape[2]):
+                    o = np.where(there[:, :, j, None], fma(e[:, :, j, None], v[:, :, first + i + j], o), o)
+                m = new
+            top[:, :, t], total[:, :, t] = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
+            out[:, :, t] = o / total[:, :, t, None]
+        c.aux = {"l": top + log(total)}
+        return out.transpose(0, 2, 1, 3).reshape(c.shape)
+
+    def backward(c, g):
+        q, k, v, share = Attention.heads(c)
+        b, heads, t, d = q.shape
+        g = g.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        y = c.y.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        big_k, big_v = np.repeat(k, share, 1), np.repeat(v, share, 1)
+        factor, cap = Attention.factors(c, d)
+        ds, p, see = (np.zeros((b, heads, t, k.shape[2]), x) for x in (F, F, bool))
+        for i in range(t):
+            first, s, there = Attention.scores(c, q, big_k, i)
+            at = slice(first, first + s.shape[2])
+            e = np.where(there, exp(s - c.aux["l"][:, :, i, None]), F(0))
+            vs = big_v[:, :, at]
+            dp = chain(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F))[:, :, 0]
+            u = dp - row_dot(g[:, :, i], y[:, :, i])[..., None]
+            if cap != 0:
+                z = np.where(there, s, F(0)) * (F(1) / cap)
+                u = u * fma(-z, z, F(1))
+            scale = factor * cap if cap != 0 and c.a[5] == 0 else c.a[5] if cap != 0 else factor
+            if c.a[5] == 0:
+                scale = F(1) / np.sqrt(F(d))
+            p[:, :, i, at] = e
+            ds[:, :, i, at] = np.where(there, rounded(e * u, scale), F(0))
+            see[:, :, i, at] = there
+
+        def out(go, x, n):
+            """go(start by heads); x: the input's shape, n: its heads"""
+            return Chain(lambda s: go(s.reshape(x.shape[0], x.shape[1], n, d).transpose(0, 2, 1, 3))
+                         .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
+
+        def query(s):
+            for j in range(k.shape[2]):
+                s = np.where(see[:, :, :, j, None], fma(ds[:, :, :, j, None], big_k[:, :, None, j], s), s)
+            return s
+
+        def key(of, x):
+            def go(s):
+                for h in range(share):
+                    for i in range(t):
+                        s = np.where(see[:, h::share, i, :, None],
+                                     fma(of[:, h::share, i, :, None], x[:, h::share, i, None], s), s)
+                return s
+            return go
+        return [out(query, c.x[0], heads), out(key(ds, q), c.x[1], k.shape[1]), out(key(p, g), c.x[2], k.shape[1]),
+                None]
+
+
+# ---- further losses ----
+@op("linear_cross_entropy")
+class LinearCrossEntropy:
+    def logits(c):
+        x, w = flat(c.x[0]), c.x[1]
+        z = chain(x, w.T, np.zeros((x.shape[0], w.shape[0]), F))
+        cap = c.a[0] if c.a else F(0)
+        return cap * tanh(z * (F(1) / cap)) if cap != 0 else z
+
+    def forward(c):
+        inner = Call([LinearCrossEntropy.logits(c), c.x[2]], (), ())
+        return CrossEntropy.forward(inner)
+
+    def backward(c, scale):
+        z = LinearCrossEntropy.logits(c)
+        product = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0]
+        cap = c.a[0] if c.a else F(0)
+        d = product.b
+        if cap != 0:
+            y = z * (F(1) / cap)
+            d = d * fma(-y, y, F(1))
+        d = scale * d
+        x, w = flat(c.x[0]), c.x[1]
+        t = c.x[2].reshape(-1) >= 0
+
+        def rows(s):
+            s = s.reshape(x.shape)
+            return np.where(t[:, None], chain(d, w, s), s).reshape(c.x[0].shape)
+        return [Chain(rows, c.x[0].shape),
+                Chain(lambda s: chain(d[t].T, x[t], s), w.shape), None]
+
+
+OPS["linear_cross_entropy_with"] = LinearCrossEntropy
+
+
+def weights_of(w, n):
+    """A loss's weights, one for each of n rows or elements."""
+    return None if w is None else np.repeat(w.reshape(-1), n // max(w.size, 1))
+
+
+@op("cross_entropy_with")
+class CrossEntropyWith:
+    def forward(c):
+        z, t, e = flat(c.x[0]), c.x[1].reshape(-1), c.a[0]
+        m, l = CrossEntropy.parts(z)
+        s = l[:, None] - (z - m[:, None])
+        at = s[np.arange(len(t)), np.maximum(t, 0)]
+        loss = at if e == 0 else fma(e / F(z.shape[-1]), row_sum(s), rounded(F(1) - e, at))
+        c.aux = {"loss": loss}
+        w = weights_of(c.x[2], len(t))
+        if w is not None:
+            loss = w * loss
+        return np.where((t >= 0) & (True if w is None else w != 0), loss, F(0)), int((t >= 0).sum())
+
+    def backward(c, scale):
+        z, t, e = flat(c.x[0]), c.x[1].reshape(-1), c.a[0]
+        m, l = CrossEntropy.parts(z)
+        p = exp((z - m[:, None]) - l[:, None])
+        one = np.arange(z.shape[-1]) == t[:, None]
+        share = e / F(z.shape[-1])
+        d = np.where(one, p - (share + (F(1) - e)), p - share) if e != 0 else p - one.astype(F)
+        w = weights_of(c.x[2], len(t))
+        by = scale if w is None else (scale * w)[:, None]
+        d = np.where((t >= 0)[:, None], d, F(0))
+        out = [Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape)), None]
+        if w is not None:
+            loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, len(t) // max(c.x[2].size, 1))
+            out.append(Product(scale, row_sum(loss).reshape(c.x[2].shape)))
+        return out
+
+
+@op("soft_cross_entropy")
+class SoftCrossEntropy:
+    def forward(c):
+        z, t = flat(c.x[0]), flat(c.x[1])
+        m, l = CrossEntropy.parts(z)
+        s = l[:, None] - (z - m[:, None])
+        loss = row_dot(t, np.where(t != 0, s, F(0)))
+        c.aux = {"loss": loss, "s": s}
+        w = weights_of(c.x[2], len(z))
+        return loss if w is None else np.where(w != 0, w * loss, F(0)), len(z)
+
+    def backward(c, scale):
+        z, t = flat(c.x[0]), flat(c.x[1])
+        m, l = CrossEntropy.parts(z)
+        p = exp((z - m[:, None]) - l[:, None])
+        w = weights_of(c.x[2], len(z))
+        by = scale if w is None else (scale * w)[:, None]
+        shape = c.x[0].shape
+        full = np.broadcast_to(by, z.shape).reshape(shape)
+        out = [Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)),
+               Product(full, (l[:, None] - (z - m[:, None])).reshape(shape))]
+        if w is not None:
+            n = c.x[2].size
+            lost = row_sum(c.aux["loss"].reshape(n, len(z) // max(n, 1)))
+            out.append(Product(scale, lost.reshape(c.x[2].shape)))
+        return out
+
+
+def elementwise_loss(name, factors, gradients):
+    """factors(c): the loss is a b of each element; gradients(c): of it, for prediction and target"""
+    class C:
+        def forward(c):
+            n = c.x[0].size
+            a, b = (x.reshape(-1) for x in factors(c))
+            w = weights_of(c.x[2], n)
+            if w is not None:
+                a, b = np.where(w != 0, w * a, F(0)), np.where(w != 0, b, F(0))
+            entries = c.x[0].shape[0]
+            a, b = a.reshape(entries, n // max(entries, 1)), b.reshape(entries, n // max(entries, 1))
+            return row_dot(a, b), n
+
+        def backward(c, scale):
+            n, shape = c.x[0].size, c.x[0].shape
+            w = weights_of(c.x[2], n)
+            by = np.ones(n, F) if w is None else w
+            out = [Product(scale, (by * d.reshape(-1)).reshape(shape)) for d in gradients(c)]
+            if w is not None:
+                a, b = (x.reshape(c.x[2].size, n // max(c.x[2].size, 1)) for x in factors(c))
+                out.append(Product(scale, row_dot(a, b).reshape(c.x[2].shape)))
+            return out
+    OPS[name] = C
+
+
+def square(c):
+    d = c.x[0] - c.x[1]
+    return d, d
+
+
+elementwise_loss("mean_squared_error_with", square,
+                 lambda c: (F(2) * (c.x[0] - c.x[1]), F(-2) * (c.x[0] - c.x[1])))
+
+
+def huber(c):
+    d, k = c.x[0] - c.x[1], c.a[0]
+    small = np.abs(d) < k
+    return np.where(small, F(0.5) * d, k), np.where(small, d, np.abs(d) - F(0.5) * k)
+
+
+def huber_slope(c):
+    d, k = c.x[0] - c.x[1], c.a[0]
+    s = np.where(np.abs(d) < k, d, np.where(d > 0, k, -k))
+    return s, -s
+
+
+elementwise_loss("huber", huber, huber_slope)
+
+
+def binary(c):
+    x, t = c.x[0], c.x[1]
+    l = fma(-x, t, np.maximum(x, F(0))) + log1p(exp(-np.abs(x)))
+    return np.ones(x.shape, F), l
+
+
+elementwise_loss("binary_cross_entropy", binary, lambda c: (sigmoid(c.x[0]) - c.x[1], -c.x[0]))
+
+
+# ---- further moves ----
+@op("from_u8")
+class FromU8:
+    def forward(c):
+        return fma(c.x[0].astype(F), c.a[0], c.a[1])
+
+    def backward(c, g):
+        return [None]
+
+
+@op("pad")
+class Pad:
+    def forward(c):
+        axis, before, after, value = c.a
+        widths = [(before, after) if i == axis else (0, 0) for i in range(c.x[0].ndim)]
+        return np.pad(c.x[0], widths, constant_values=value)
+
+    def backward(c, g):
+        axis, before, after, value = c.a
+        return [Value(np.take(g, range(before, g.shape[axis] - after), axis))]
+
+
+@op("max")
+class Max:
+    def forward(c):
+        return c.x[0].max(c.a[0])
+
+    def backward(c, g):
+        x, axis = c.x[0], c.a[0]
+        first = np.expand_dims(x.argmax(axis), axis)
+        taken = np.expand_dims(np.arange(x.shape[axis]), tuple(range(1, x.ndim - axis))) == first
+        return [Select(taken, np.broadcast_to(np.expand_dims(g, axis), x.shape))]
+
+
+@op("argmax")
+class Argmax:
+    def forward(c):
+        return c.x[0].argmax(c.a[0]).astype(np.int32)
+
+    def backward(c, g):
+        return [None]
+
+
+@op("gather")
+class Gather:
+    def forward(c):
+        return np.stack([x[i] for x, i in zip(c.x[0], c.x[1])]) if len(c.x[0]) else np.zeros(c.shape, F)
+
+    def backward(c, g):
+        def go(s):
+            s = s.copy()
+            for b in range(len(s)):
+                for m, i in enumerate(c.x[1][b]):
+                    s[b, i] = s[b, i] + g[b, m]
+            return s
+        return [Chain(go, c.x[0].shape), None]
+
+
+# ---- j. dropout ----
+def philox(counter, key):
+    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
+    x = [np.asarray(w, dtype=np.uint64) for w in counter]
+    k = [key & 0xffffffff, key >> 32]
+    low = np.uint64(0xffffffff)
+    for _ in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
+             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
+        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
+    return x
+
+
+@op("dropout")
+class Dropout:
+    def keep(c, shape):
+        n = int(np.prod(shape))
+        each = n // max(shape[0], 1)
+        i = np.arange(n, dtype=np.uint64) + np.uint64(getattr(c, "row", 0) * each)
+        q = i // np.uint64(4)
+        words = philox([q & np.uint64(0xffffffff), q >> np.uint64(32), np.full(n, c.id), np.full(n, c.step)], 0)
+        u = np.choose((i % np.uint64(4)).astype(int), words) >> np.uint64(8)
+        return (u.astype(F) * F(2.0 ** -24) >= c.a[0]).reshape(shape)
+
+    def forward(c):
+        return np.where(Dropout.keep(c, c.x[0].shape), c.x[0] * (F(1) / (F(1) - c.a[0])), F(0))
+
+    def backward(c, g):
+        return [Product(np.where(Dropout.keep(c, c.x[0].shape), g, F(0)), F(1) / (F(1) - c.a[0]))]
+
+
+# ---- o. convolutions ----
+def pair(a, j):
+    """(rows, columns) of a gckpt_window's entry j as dump.c reads it."""
+    return a[j], a[5 + j]
+
+
+class Window:
+    """Where taps of a window of size k over (h, w) are, for places (p, q): rows and columns, and which exist."""
+
+    def __init__(self, a, h, w, size, p, q):
+        stride, pad, dil = ([v or 1 for v in pair(a, 1)], pair(a, 2), [v or 1 for v in pair(a, 3)])
+        self.taps = []
+        for i in range(size[0]):
+            for j in range(size[1]):
+                y = np.arange(p) * stride[0] - pad[0] + i * dil[0]
+                x = np.arange(q) * stride[1] - pad[1] + j * dil[1]
+                self.taps.append((i, j, y, x))
+        self.h, self.w = h, w
+        self.stride, self.pad, self.dil, self.p, self.q = stride, pad, dil, p, q
+
+    def gather(self, x, tap):
+        """What the tap meets, (B,P,Q,C): +0 beyond."""
+        i, j, ys, xs = tap
+        there = ((ys >= 0) & (ys < self.h))[:, None] & ((xs >= 0) & (xs < self.w))[None, :]
+        got = x[:, np.clip(ys, 0, self.h - 1)][:, :, np.clip(xs, 0, self.w - 1)]
+        return np.where(there[None, :, :, None], got, F(0))
+
+    def back(self, g, tap):
+        """Of a pixel: (what comes from the place where the tap meets it (B,H,W,O), whether in steps of the stride)."""
+        i, j = tap[:2]
+        y = np.arange(self.h) + self.pad[0] - i * self.dil[0]
+        x = np.arange(self.w) + self.pad[1] - j * self.dil[1]
+        met = (y % self.stride[0] == 0)[:, None] & (x % self.stride[1] == 0)[None, :]
+        y, x = y // self.stride[0], x // self.stride[1]
+        there = ((y >= 0) & (y < self.p))[:, None] & ((x >= 0) & (x < self.q))[None, :] & met
+        got = g[:, np.clip(y, 0, self.p - 1)][:, :, np.clip(x, 0, self.q - 1)]
+        return np.where(there[None, :, :, None], got, F(0)), met[None, :, :, None]
+
+
+def image(x):
+    return x if x.ndim == 4 else x[:, None]
+
+
+def kernel(w):
+    return w if w.ndim == 4 else w[None]
+
+
+def by_groups(x, groups):
+    return x.reshape(x.shape[:-1] + (groups, x.shape[-1] // groups))
+
+
+def correlate(win, x, w, groups, s):
+    """s (B,P,Q,O) += chains over taps, then the group's channels of x; w (KH,KW,I/groups,O)."""
+    s = by_groups(s, groups)
+    for tap in win.taps:
+        v = by_groups(win.gather(x, tap), groups)
+        k = by_groups(w[tap[0], tap[1]], groups)
+        for c in range(v.shape[-1]):
+            s = fma(v[..., c, None], k[c], s)
+    return s.reshape(s.shape[:3] + (s.shape[3] * s.shape[4],))
+
+
+def transpose(win, g, w, groups, s):
+    """s (B,H,W,I) += chains over the taps that meet a pixel, then the channels of g that they come from."""
+    s = by_groups(s, groups)
+    for tap in win.taps:
+        v, met = win.back(g, tap)
+        v = by_groups(v, groups)
+        k = by_groups(w[tap[0], tap[1]], groups)
+        for o in range(v.shape[-1]):
+            s = np.where(met[..., None], fma(v[..., o, None], np.swapaxes(k[..., o], 0, 1), s), s)
+    return s.reshape(s.shape[:3] + (s.shape[3] * s.shape[4],))
+
+
+def taps_gradient(win, x, g, groups, s):
+    """dw (KH,KW,I/groups,O) += chains over rows, then places."""
+    s = s.copy()
+    for tap in win.taps:
+        v, u = by_groups(win.gather(x, tap), groups), by_groups(g, groups)
+        i, j = tap[:2]
+        k = by_groups(s[i, j], groups)
+        for b in range(v.shape[0]):
+            for p in range(v.shape[1]):
+                for q in range(v.shape[2]):
+                    k = fma(v[b, p, q].T[:, :, None], u[b, p, q][None], k)
+        s[i, j] = k.reshape(s[i, j].shape)
+    return s
+
+
+class ConvBase:
+    transposed = False
+
+    @classmethod
+    def window(k, c):
+        x, w, y = image(c.x[0]), kernel(c.x[1]), (c.shape if len(c.shape) == 4 else (c.shape[0], 1) + c.shape[1:])
+        a, b = (y, x.shape) if k.transposed else (x.shape, y)
+        return Window(c.a, a[1], a[2], w.shape[:2], b[1], b[2]), x, w, c.a[10] or 1, y
+
+    @classmethod
+    def forward(k, c):
+        win, x, w, groups, y = k.window(c)
+        start = np.zeros(y, F) if c.x[2] is None else np.broadcast_to(c.x[2], y)
+        return (transpose if k.transposed else correlate)(win, x, w, groups, start).reshape(c.shape)
+
+    @classmethod
+    def backward(k, c, g):
+        win, x, w, groups, y = k.window(c)
+        big = g.reshape(y)
+        back = correlate if k.transposed else transpose
+        pair_of = (big, x) if k.transposed else (x, big)
+        return [Chain(lambda s: back(win, big, w, groups, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
+                Chain(lambda s: taps_gradient(win, *pair_of, groups, s.reshape(w.shape)).reshape(s.shape),
+                      c.x[1].shape),
+                Sums(flat(g))]
+
+
+for _n in ("conv2d", "conv1d"):
+    OPS[_n] = type(_n, (ConvBase,), {})
+    OPS[_n + "_transposed"] = type(_n + "_transposed", (ConvBase,), {"transposed": True})
+
+
+# ---- q. pools, norms of images ----
+class PoolBase:
+    @staticmethod
+    def window(c):
+        x = image(c.x[0])
+        y = c.shape if len(c.shape) == 4 else (c.shape[0], 1) + c.shape[1:]
+        size = [v or 1 for v in pair(c.a, 0)]
+        a = list(c.a)
+        a[1], a[6] = a[1] or size[0], a[6] or size[1]
+        return Window(a, x.shape[1], x.shape[2], size, y[1], y[2]), x, y
+
+
+@op("max_pool")
+class MaxPool(PoolBase):
+    def best(c):
+        win, x, y = PoolBase.window(c)
+        m, at = np.full(y, -np.inf, F), np.full(y, -1)
+        for k, tap in enumerate(win.taps):
+            there = ((tap[2] >= 0) & (tap[2] < win.h))[:, None] & ((tap[3] >= 0) & (tap[3] < win.w))[None, :]
+            v = win.gather(x, tap)
+            better = there[None, :, :, None] & ((v > m) | (at < 0))
+            m, at = np.where(better, v, m), np.where(better, k, at)
+        return win, x, y, m, at
+
+    def forward(c):
+        return MaxPool.best(c)[3].reshape(c.shape)
+
+    def backward(c, g):
+        win, x, y, m, at = MaxPool.best(c)
+        g = g.reshape(y)
+
+        def go(s):
+            s = s.reshape(x.shape).copy()
+            for p in range(y[1]):
+                for q in range(y[2]):
+                    for b in range(y[0]):
+                        for k in range(y[3]):
+                            tap = win.taps[at[b, p, q, k]]
+                            s[b, tap[2][p], tap[3][q], k] += g[b, p, q, k]
+            return s.reshape(c.x[0].shape)
+        return [Chain(go, c.x[0].shape)]
+
+
+@op("average_pool")
+class AveragePool(PoolBase):
+    def forward(c):
+        win, x, y = PoolBase.window(c)
+        s = np.zeros(y, F)
+        for tap in win.taps:
+            s = s + win.gather(x, tap)
+        return (s / F(len(win.taps))).reshape(c.shape)
+
+    def backward(c, g):
+        win, x, y = PoolBase.window(c)
+        each = g.reshape(y) / F(len(win.taps))
+
+        def go(s):
+            s = s.reshape(x.shape)
+            for tap in win.taps[::-1]:  # places that meet a pixel, ascending
+                v, met = win.back(each, tap)
+                s = np.where(met, s + v, s)
+            return s.reshape(c.x[0].shape)
+        return [Chain(go, c.x[0].shape)]
+
+
+def place_sums(x):
+    """e. over places, (B,N,C) -> (B,C)"""
+    return Sums(np.swapaxes(x, 0, 1)).store() if x.shape[1] else np.zeros((x.shape[0], x.shape[2]), F)
+
+
+@op("groupnorm")
+class Groupnorm:
+    def over(x, groups):
+        """Sums of (B,N,C) over places, then over a group's channels, (B,1,C) again."""
+        s = row_sum(by_groups(place_sums(x), groups))
+        return np.repeat(s, x.shape[2] // groups, 1)[:, None]
+
+    def forward(c):
+        groups = c.a[0]
+        x = c.x[0].reshape(c.x[0].shape[0], int(np.prod(c.x[0].shape[1:-1])), c.x[0].shape[-1])
+        n = F(x.shape[1] * x.shape[2] // groups)
+        first = np.repeat(by_groups(x[:, 0], groups)[..., 0], x.shape[2] // groups, 1)[:, None]
+        m = first + Groupnorm.over(x - first, groups) / n
+        d = x - m
+        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + F(1e-5))
+        h = d * r
+        c.aux = {"h": h, "r": r}
+        gain, bias = c.x[1], c.x[2]
+        if gain is None:
+            return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
+        return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
+
+    def backward(c, g):
+        h, r, groups = c.aux["h"], c.aux["r"], c.a[0]
+        g = g.reshape(h.shape)
+        n = F(h.shape[1] * h.shape[2] // groups)
+        bias, gain = place_sums(g), place_sums(rounded(g, h))
+        u = g if c.x[1] is None else rounded(g, c.x[1])
+
+        def over(s):
+            s = by_groups(s, groups)
+            s = row_sum(s) if c.x[1] is None else row_dot(s, by_groups(c.x[1], groups))
+            return np.repeat(s, h.shape[2] // groups, 1)[:, None] / n
+        a, b = over(bias), over(gain)
+        return [Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape)),
+                Sums(gain), Sums(bias)]
+
+
+# ---- rotary: its cosines and sines are asked of the library (a turn of (1, 0)) ----
+@op("rotary")
+class Rotary:
+    def table(c):
+        heads = c.a[0]
+        b, t, width = c.x[0].shape
+        d = width // heads
+        half = (c.a[3] or d) // 2
+        one = np.zeros((1, t, d), F)
+        one[:, :, :half] = 1
+        text = "net 0 1\ninput x f 3 1 %d %d\nop rotary 1 0 %s\nplan 7 1 0 1 0 2\nforward 1 %s\nend\n" % (
+            t, d, " ".join("%08x" % (word(a) if isinstance(a, F) else a & 0xffffffff) for a in (1,) + tuple(c.a[1:])),
+            hexes(one))
+        for line in K.curves.talk(text):
+            if line.startswith("value"):
+                y = unhex(line.split()[2]).reshape(t, d)
+                return y[:, :half], y[:, half:2 * half], half
+        raise RuntimeError("no angles")
+
+    def turn(c, x, sign):
+        cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
+        c.aux["t"] = (cos_, sin_, half)
+        sin_ = sin_ * F(sign)
+        b, t, width = x.shape
+        v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
+        p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
+        y = np.concatenate([fma(p, cos_, -(q * sin_)), fma(q, cos_, p * sin_), rest], -1)
+        return y.transpose(0, 2, 1, 3).reshape(x.shape)
+
+    def forward(c):
+        return Rotary.turn(c, c.x[0], 1)
+
+    def backward(c, g):
+        return [Value(Rotary.turn(c, g, -1))]
