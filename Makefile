@@ -187,6 +187,10 @@ coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
 
 SECONDS = 60
+# A million steps in lives of 50; 20,000 without a number behind it: build/long 1000000
+build/long: tests/long/long.c build/gradckpt.o
+	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
+
 fuzz:
 	@sh tests/fuzz/fuzz.sh $(SECONDS)
 

@@ -507,6 +507,24 @@ run_check()
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         openmp $1 tests/compile/two_contexts.c && $B/$1 ;;
+    contract)               # the numeric contract read a third time, in Python: goldens, random nets bit for bit
+        need python3
+        python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
+        plain_object && sh tests/contract/contract.sh "$object" 200 ;;
+    power-cut | power-cut-wide)     # blocks of real file systems; root
+        tries=30
+        fs=ext4
+        [ "$1" = power-cut ] || { tries=1000; fs=; }
+        need python3
+        plain_object && LINKED="${CC:-cc} -O1 -std=gnu99 -I. -DGRADCKPT_IMPLEMENTED $object" \
+            sh tests/power/power.sh $tries $fs ;;
+    long | long-wide)       # lives of 50 steps, threads, clocks, ranks; a million steps
+        steps=20000
+        [ "$1" = long ] || steps=1000000
+        linked "$1" -DPLAN_CHECK_OFF='"a long run"' tests/long/long.c && $B/$1 $steps ;;
+    coverage)               # lines but those with a reason, branches (tests/coverage.sh)
+        need clang
+        JOBS=1 sh tests/coverage.sh ;;
     fuzz)                   # any bytes to what reads bytes, a minute for each reader (tests/fuzz)
         need clang
         sh tests/fuzz/fuzz.sh 60 ;;
@@ -696,7 +714,7 @@ debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAS
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
-fast-math-refused power firmware no-heap nccl macros parts house"
+fast-math-refused power firmware no-heap nccl macros parts house contract power-cut long"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
@@ -708,7 +726,7 @@ hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
 kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
-cuda-shim-eager cuda-shim-lazy fuzz"
+cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut-wide long-wide"
 
 if [ "$1" = list ]; then
     echo "$all
