@@ -78,6 +78,11 @@ static uint64_t mix(uint64_t h, const void *at, size_t size)
 }
 static uint64_t mix_number(uint64_t h, uint64_t x) { return mix(h, &x, sizeof x); }
 
+/* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
+static uint64_t hash_of(const gckpt_store *s)
+{
+    return gckpt_store_bytes(s) < (size_t)8 << 20 ? gckpt_store_hash(s) : 0;
+}
 static uint64_t told(const gckpt_store *s, int values)
 {
     uint64_t h = 14695981039346656037u;
@@ -88,7 +93,7 @@ static uint64_t told(const gckpt_store *s, int values)
     h = mix_number(h, gckpt_store_bytes(s));
     h = mix_number(h, gckpt_store_step(s));
     if (values)
-        h = mix_number(h, gckpt_store_hash(s));
+        h = mix_number(h, hash_of(s));
     for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
         h = mix(h, p.name, strlen(p.name));
         h = mix(h, p.shape.d, sizeof p.shape.d[0] * (size_t)p.shape.n);
@@ -275,8 +280,14 @@ static void free_all(void)
 /* ---- which one ---- */
 static int find_store(void)
 {
-    int i = pick(&in, STORES);
-    return stores[i].s ? i : stores[1 - i].s ? 1 - i : -1;
+    const int from = pick(&in, STORES);
+    for (int k = 0; k < STORES; k++) {
+        const int i = (from + k) % STORES;
+        /* one with a parameter as large as may be said would be drawn for years */
+        if (stores[i].s && gckpt_store_bytes(stores[i].s) < (size_t)8 << 20)
+            return i;
+    }
+    return -1;
 }
 #define FIND(name, slots, most, there)                                                             \
     static int name(void)                                                                          \
@@ -864,7 +875,7 @@ static void duel(int command)
         h.clip = 0;
     gckpt_result r[2];
     gckpt_report report[2];
-    uint64_t hash[2], before = told(s, 0), weights = gckpt_store_hash(s);
+    uint64_t hash[2], before = told(s, 0), weights = hash_of(s);
     memset(report, 0, sizeof report);
     for (int k = 0; k < 2; k++) {
         file kept = { 0 };
@@ -881,7 +892,7 @@ static void duel(int command)
             return;
         }
         free(kept.bytes);
-        MUST(told(s, 0) == before && gckpt_store_hash(s) == weights, "written and read a store is another");
+        MUST(told(s, 0) == before && hash_of(s) == weights, "written and read a store is another");
     }
     if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
         return;
@@ -971,6 +982,8 @@ static void settings(int command)
         r = gckpt_store_get(s, whole(&in, 12), &p);
         for (int64_t k = 0; r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
             p.values[k] = real(&in);
+        if (r == GCKPT_E_ARG) /* the end of the list: no error of the store */
+            return;
         break;
     }
     default: {
@@ -1087,7 +1100,7 @@ static void getters(int command)
         uint64_t hash;
         MUST(gckpt_isa_name(gckpt_exec_isa(execs[x].e)), "isa");
         gckpt_next(execs[x].e), gckpt_exec_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
-        if (!execs[x].under_way && gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
+        if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) && gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
             MUST(hash == gckpt_store_hash(stores[execs[x].of.store].s), "hashes");
         if (!execs[x].under_way) {
             static float all[1 << 14];

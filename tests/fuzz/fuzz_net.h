@@ -374,9 +374,11 @@ static void net_term(fuzz_net *n, bytes *b, T *loss)
     }
 }
 
-/* The net of these bytes, in a graph that is empty. */
-static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
+enum { NET_OPS = 24, NET_OP_BYTES = 10 };
+/* Without the ops of `left_out`. Returns the first one that was refused, -1: none. */
+static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
 {
+    bytes b = all;
     int segments = 0;
     memset(n, 0, sizeof *n);
     n->g = g, n->rows = rows;
@@ -384,7 +386,11 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
     const int caches = first / 8 % 8 == 1;
     b.odd = first % 8 == 7;
     net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)));
-    for (int i = 0; i < 24 && b.left > 0; i++) {
+    all = b, all.odd = b.odd;
+    for (int i = 0; i < NET_OPS && all.left > 0; i++) {
+        b = part(&all, NET_OP_BYTES);
+        if (left_out >> i & 1)
+            continue;
         T *x = net_any(n, &b), *t = NULL;
         float f = 0.5f;
         gckpt_node node;
@@ -423,8 +429,10 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
         case 14: net_term(n, &b, net_loss(n, &b, x)); break;
         case 15: { /* a regulariser, or a loss that says it is one */
             T *w = net_weight(n, &b, gckpt_shape2(2, 2));
-            net_term(n, &b, gckpt_sum_loss(gckpt_mul(w, w)));
-            if (n->terms > 1)
+            const int was = n->terms;
+            if (was > 0)
+                net_term(n, &b, gckpt_sum_loss(gckpt_mul(w, w)));
+            if (n->terms > was)
                 n->term[n->terms - 1].regulariser = 1;
             break;
         }
@@ -461,15 +469,37 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
             }
         }
         net_add(n, t);
+        if (!b.odd && gckpt_error(g) != GCKPT_OK)
+            return i;
     }
     while (segments-- > 0)
         gckpt_segment_end(g);
-    if (n->terms == 0 && n->count > 0) {
-        T *x = net_like(n, &b, 0, NULL);
-        net_term(n, &b, gckpt_sum_loss(gckpt_mul(n->t[n->count - 1], n->t[n->count - 1])));
-        (void)x;
+    for (int i = n->count; n->terms == 0 && i-- > 0;) {
+        gckpt_node node;
+        if (gckpt_graph_node(g, gckpt_id(n->t[i]), &node) == GCKPT_OK && node.type == GCKPT_F32 && !node.loss) {
+            T *loss = gckpt_sum_loss(gckpt_mul(n->t[i], n->t[i]));
+            net_term(n, &b, loss);
+        }
     }
+    return -1;
 }
+/* The net of these bytes, in a graph that is empty. Ops that do not fit (found out for 3 rows, aside)
+ * are left out, but where odd numbers may come. */
+static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
+{
+    uint32_t left_out = 0;
+    for (int refused = 0; refused >= 0;) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *aside = gckpt_graph_new(s, NULL);
+        refused = net_made(n, aside, b, 3, left_out);
+        if (refused >= 0)
+            left_out |= (uint32_t)1 << refused;
+        gckpt_graph_free(aside);
+        gckpt_store_free(s);
+    }
+    net_made(n, g, b, rows, left_out);
+}
+
 
 /* Feeds of all inputs of a graph, `rows` rows; -1: an input is larger than what there is to feed. */
 static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)

@@ -63,8 +63,7 @@ static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instructio
         gckpt_plan_get(p, i, &list[n]);
         n += list[n].kind == GCKPT_FORWARD || list[n].kind == GCKPT_BACKWARD;
     }
-    const int forwards = n;
-    while (b->left > 0 && n < MOST - 40) {
+    for (int edits = byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
         const unsigned what = byte(b);
         const int at = n ? (byte(b) * 256 + byte(b)) % (n + 1) : 0;
         if (what % 8 < 4) { /* a stretch again */
@@ -95,7 +94,6 @@ static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instructio
             n++;
         }
     }
-    (void)forwards;
     return n;
 }
 
