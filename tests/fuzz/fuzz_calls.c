@@ -78,6 +78,8 @@ static uint64_t mix(uint64_t h, const void *at, size_t size)
 }
 static uint64_t mix_number(uint64_t h, uint64_t x) { return mix(h, &x, sizeof x); }
 
+/* MADE: whatever is made yet; writing may make values. */
+enum { NO_VALUES, VALUES, MADE };
 /* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
 static uint64_t hash_of(const gckpt_store *s)
 {
@@ -100,8 +102,8 @@ static uint64_t told(const gckpt_store *s, int values)
         h = mix_number(h, (uint64_t)p.frozen * 8 + (uint64_t)p.storage);
         h = mix(h, &p.lr_scale, sizeof p.lr_scale);
         h = mix(h, &p.decay_scale, sizeof p.decay_scale);
-        h = mix_number(h, (uint64_t)(uintptr_t)p.values);
-        h = mix_number(h, (uint64_t)(uintptr_t)p.packed);
+        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.values);
+        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.packed);
         h = mix_number(h, (uint64_t)p.count);
         for (int k = 0; k < 4; k++) {
             h = mix_number(h, (uint64_t)(uintptr_t)p.state[k]);
@@ -341,12 +343,12 @@ static void build(int i, int store, bytes b, int64_t rows)
 {
     net_slot *n = &nets[i];
     const gckpt_memory m = heap_memory(&memory);
-    const uint64_t before = told(stores[store].s, 1);
+    const uint64_t before = told(stores[store].s, VALUES);
     n->store = store, n->made_of = b;
     n->g = gckpt_graph_new(stores[store].s, &m);
     pc_saw_graph(n->g);
     if (!made(1, n->g, stores[store].s)) {
-        MUST(told(stores[store].s, 1) == before, "a graph that was not made changed the store");
+        MUST(told(stores[store].s, VALUES) == before, "a graph that was not made changed the store");
         return;
     }
     net_make(&n->net, n->g, b, rows);
@@ -479,12 +481,12 @@ static void new_plan(int command)
     if (terms > NET_TERMS) /* not there */
         return;
     const gckpt_result poisoned = gckpt_error(n->g);
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
     const int whole_list = terms == n->net.terms;
     gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, pick(&in, 16) ? &d : NULL);
     (void)poisoned;
-    MUST(told(s, 1) == before, "planning changed the store");
+    MUST(told(s, VALUES) == before, "planning changed the store");
     if (!made(command, p, n->g)) {
         MUST(memory.live == live, "a plan that was refused left %ld bytes", (long)(memory.live - live));
         return;
@@ -528,7 +530,7 @@ static void fit(int command)
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
     double clock = 0;
     gckpt_timed t;
@@ -546,7 +548,7 @@ static void fit(int command)
     gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
                           : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
     if (!made(command, p, s)) {
-        MUST(told(s, 1) == before, "a fit that failed changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "a fit that failed changed the store: %s", gckpt_error_text(s));
         MUST(memory.live <= live, "a fit that was refused left %ld bytes", (long)(memory.live - live));
         return;
     }
@@ -656,10 +658,10 @@ static void plan_params(int command)
     if (i < 0 || store < 0)
         return;
     gckpt_store *s = stores[store].s;
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const gckpt_result r = gckpt_plan_params(plans[i].p, s);
     if (!said(command, s, r))
-        MUST(told(s, 1) == before, "plan_params was refused and changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "plan_params was refused and changed the store: %s", gckpt_error_text(s));
 }
 
 /* ---- executors ---- */
@@ -701,11 +703,11 @@ static void new_exec(int command)
     void *block;
     size_t need = gckpt_exec_need(plans[plan].p, &d);
     d.memory = heap_or_block(&block, need);
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
     gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, pick(&in, 16) ? &d : NULL);
     if (!made(command, e, s)) {
-        MUST(told(s, 1) == before, "an executor that was refused changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s", gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s", gckpt_error_text(s));
         MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd || need == 0, "%s", gckpt_error_text(s));
         free(block);
@@ -774,7 +776,7 @@ static void after_step(exec_slot *x, gckpt_result r, uint64_t before, const char
     const int partly = x->of.d.update_in_backward || x->debug & GCKPT_DEBUG_FINITE;
     if (r == GCKPT_OK || r == GCKPT_MORE || (partly && r != GCKPT_E_ARG))
         return;
-    MUST(told(s, 1) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r), gckpt_error_text(x->e));
+    MUST(told(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r), gckpt_error_text(x->e));
 }
 static void step(int command)
 {
@@ -788,7 +790,7 @@ static void step(int command)
     const gckpt_hyper h = hyper_of();
     gckpt_report report;
     gckpt_store *s = stores[x->of.store].s;
-    const uint64_t before = told(s, 1), steps = gckpt_store_step(s);
+    const uint64_t before = told(s, VALUES), steps = gckpt_store_step(s);
     gckpt_result r;
     memset(&report, 0, sizeof report);
     if (x->of.d.mode == GCKPT_INFERENCE && how < 7)
@@ -842,7 +844,7 @@ static void step(int command)
     x->steps = r == GCKPT_OK && rows == x->of.in_batch && how >= 3 ? x->steps + 1 : -1000;
     after_step(x, r, before, "step");
     if (r == GCKPT_OK && (how == 0 || x->of.d.mode == GCKPT_INFERENCE))
-        MUST(told(s, 1) == before, "gradients or a forward alone changed the store");
+        MUST(told(s, VALUES) == before, "gradients or a forward alone changed the store");
     if (r == GCKPT_OK && how > 3 && x->of.d.mode != GCKPT_INFERENCE)
         MUST(report.step == gckpt_store_step(s) && report.step == steps + (report.count > 0), "step %lu, %lu, %lu",
              (unsigned long)report.step, (unsigned long)gckpt_store_step(s), (unsigned long)steps);
@@ -875,24 +877,25 @@ static void duel(int command)
         h.clip = 0;
     gckpt_result r[2];
     gckpt_report report[2];
-    uint64_t hash[2], before = told(s, 0), weights = hash_of(s);
+    uint64_t hash[2], before = 0, weights = hash_of(s);
     memset(report, 0, sizeof report);
     for (int k = 0; k < 2; k++) {
         file kept = { 0 };
         gckpt_feed f[FEEDS]; /* ids are those of both */
         memcpy(f, x[0]->of.feed, sizeof f);
         const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
+        before = told(s, NO_VALUES);
         r[k] = inference ? gckpt_forward(x[k]->e, f, x[0]->of.feeds, rows, &report[k])
                          : gckpt_step(x[k]->e, f, x[0]->of.feeds, rows, &h, &report[k]);
         said(command, x[k]->e, r[k]);
         x[k]->steps = -1000, x[k]->under_way = 0;
-        hash[k] = told(s, 1);
+        hash[k] = told(s, VALUES);
         if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size) != GCKPT_OK)) {
             free(kept.bytes);
             return;
         }
         free(kept.bytes);
-        MUST(told(s, 0) == before && hash_of(s) == weights, "written and read a store is another");
+        MUST(told(s, NO_VALUES) == before && hash_of(s) == weights, "written and read a store is another");
     }
     if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
         return;
@@ -949,7 +952,7 @@ static void checks(int command)
     gckpt_check check;
     const int n = feeds_of(x, f);
     gckpt_store *s = stores[x->of.store].s;
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const int64_t rows = how ? x->of.d.batch : rows_of(x);
     if (rows > NET_ROWS)
         return;
@@ -957,7 +960,7 @@ static void checks(int command)
                                : gckpt_check_gradients(x->e, f, n, rows, &check);
     said(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
-    MUST(told(s, 1) == before, "%s (%s) changed the store", how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
+    MUST(told(s, VALUES) == before, "%s (%s) changed the store", how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
 }
 
 /* ---- stores: values, files ---- */
@@ -967,7 +970,7 @@ static void settings(int command)
     if (store < 0)
         return;
     gckpt_store *s = stores[store].s;
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const char *of = pattern();
     gckpt_result r;
     switch (pick(&in, 8)) {
@@ -994,7 +997,7 @@ static void settings(int command)
     }
     }
     if (!said(command, s, r))
-        MUST(told(s, 1) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }
 static void pack(int command)
 {
@@ -1006,10 +1009,10 @@ static void pack(int command)
     gckpt_store *s = stores[store].s;
     if (pick(&in, 2))
         gckpt_store_freeze(s, of, 1);
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const gckpt_result r = gckpt_store_pack(s, of, storage);
     if (!said(command, s, r))
-        MUST(told(s, 1) == before, "a pack that was refused changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s", gckpt_error_text(s));
     for (int i = 0; i < EXECS; i++)
         execs[i].steps = -1000;
 }
@@ -1025,12 +1028,12 @@ static void external(int command)
     if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
         return;
     gckpt_store *s = stores[store].s;
-    const uint64_t before = told(s, 1);
+    const uint64_t before = told(s, VALUES);
     const gckpt_result r = pick(&in, 3) ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
                                         : gckpt_store_external_packed(s, name, shape, pick(&in, 2) ? GCKPT_STORED_BF16 : GCKPT_STORED_F16,
                                                                       halves, NULL);
     if (!said(command, s, r))
-        MUST(told(s, 1) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }
 static void files(int command)
 {
@@ -1045,11 +1048,11 @@ static void files(int command)
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORED_F32;
     d.rename = a & 8 ? net_rename : NULL;
     d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_NOT_SAID;
-    const uint64_t wrote_from = told(stores[from].s, 1);
+    const uint64_t wrote_from = told(stores[from].s, MADE);
     gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f)
                             : gckpt_store_write_as(stores[from].s, io_write, &f, &d);
     const int wrote = said(command, stores[from].s, r);
-    MUST(told(stores[from].s, 1) == wrote_from, "writing changed the store");
+    MUST(told(stores[from].s, MADE) == wrote_from, "writing changed the store");
     if (a & 64) {
         file c = { 0 };
         r = gckpt_store_c(stores[from].s, "weights", io_write, &c);
@@ -1060,10 +1063,10 @@ static void files(int command)
         for (int k = 0; k < changes; k++)
             f.bytes[(byte(&in) * 256 + byte(&in)) % (f.size < 2000 ? f.size : 2000)] ^= (unsigned char)byte(&in);
         const size_t size = changes == 3 ? f.size / 2 : f.size;
-        const uint64_t before = told(s, 1);
+        const uint64_t before = told(s, VALUES);
         r = a & 32 ? gckpt_store_read(s, io_read, &f, size) : gckpt_store_read_as(s, io_read, &f, size, &d);
         if (!said(command + 1, s, r))
-            MUST(told(s, 1) == before, "a file that was refused changed the store: %s", gckpt_error_text(s));
+            MUST(told(s, VALUES) == before, "a file that was refused changed the store: %s", gckpt_error_text(s));
         for (int i = 0; i < EXECS; i++)
             execs[i].steps = -1000;
     }

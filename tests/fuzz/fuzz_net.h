@@ -237,7 +237,7 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
 }
 static T *net_layer(fuzz_net *n, bytes *b, T *x)
 {
-    const int64_t c = net_last(x), o = 1 + number(b, 6);
+    const int64_t c = net_last(x), wide = 1 + number(b, 6), o = wide > 1 << 20 ? 5 : wide;
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
     const int bias = pick(b, 2);
     gckpt_shape s = gckpt_shape_of(x);
