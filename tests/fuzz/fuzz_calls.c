@@ -441,7 +441,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     int64_t first;
     const int length = gckpt_plan_length(p);
     MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) && gckpt_plan_arena(p) >= gckpt_plan_bound(p), "bytes");
-    MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget || d->mode == GCKPT_FORWARD + 99, "over the budget: %lu, %lu",
+    MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds += i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
@@ -466,7 +466,6 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
 }
-static int usable_cost(const gckpt_plan_desc *d) { return !d->costs; }
 static void new_plan(int command)
 {
     const int i = pick(&in, PLANS), net = find_net();
@@ -480,12 +479,10 @@ static void new_plan(int command)
     const int terms = d.mode == GCKPT_INFERENCE && pick(&in, 2) ? 0 : in.odd ? whole(&in, n->net.terms + 1) : n->net.terms;
     if (terms > NET_TERMS) /* not there */
         return;
-    const gckpt_result poisoned = gckpt_error(n->g);
     const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
     const int whole_list = terms == n->net.terms;
     gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, pick(&in, 16) ? &d : NULL);
-    (void)poisoned;
     MUST(told(s, VALUES) == before, "planning changed the store");
     if (!made(command, p, n->g)) {
         MUST(memory.live == live, "a plan that was refused left %ld bytes", (long)(memory.live - live));
@@ -500,7 +497,7 @@ static void new_plan(int command)
     note_plan(&plans[i], net, &d);
     if (!whole_list)
         plans[i].made_of = mix_number(plans[i].made_of, (uint64_t)terms);
-    if (usable_cost(&d))
+    if (!d.costs)
         check_plan(p, n->g, &d);
     plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* others' by then */
 }
@@ -834,8 +831,6 @@ static void step(int command)
                 return;
             }
         }
-        if (is_error(r) && x->under_way)
-            before == 0 ? (void)0 : (void)before;
     } else
         r = gckpt_step(x->e, f, n, rows, &h, &report);
     if (r == GCKPT_OK && how != 2)
@@ -990,8 +985,7 @@ static void settings(int command)
         break;
     }
     default: {
-        static const int how[4] = { 0, 1, 2, 3 };
-        r = gckpt_store_ranks(s, whole(&in, 2), 1 << pick(&in, 2), (gckpt_shard)how[pick(&in, 4)]);
+        r = gckpt_store_ranks(s, whole(&in, 2), 1 << pick(&in, 2), (gckpt_shard)pick(&in, 4));
         if (r == GCKPT_OK) /* the rest of the program is one rank's */
             r = gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE);
     }
