@@ -177,7 +177,7 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {
-    const float *from = p->g ? p->g : p->x, *x = p->x;
+    const float *from = p->g ? p->g : p->x, *x = both ? p->x : from;
     const int squares = p->squares;
     const int64_t each = vectors > 1 ? W : n, channels = p->channels;
     FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];

@@ -231,6 +231,27 @@ static void test_mean(gckpt_isa isa, int equal)
     free(x), free(y), free(bias);
 }
 
+/* Only the bias learns: its sums need neither x nor statistics, which are not there then (no pointer
+ * on from NULL, which a sanitizer sees). */
+static void bias_alone(void)
+{
+    float x[2 * 3 * 4] = { 1, 2, 3 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(4), (gckpt_init){ 0, 0, 0 });
+    gckpt_term term = { gckpt_sum_loss(gckpt_groupnorm(in, 2, NULL, b)), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .optimiser = GCKPT_SGD });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(in), x };
+    gckpt_hyper hyper = gckpt_hyper_lr(1);
+    gckpt_parameter q = { 0 };
+    CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && gckpt_store_get(s, 0, &q) == GCKPT_OK);
+    for (int i = 0; i < 4 && q.values; i++)
+        CHECK(q.values[i] == -0.25f); /* 6 of the 24 elements */
+    rig_free(e, p, g, s);
+}
+
 /* == a net with two batch norms ================================================================ */
 enum { BATCH_ROWS = 6, HIGH = 4, WIDE = 5, IN = 3, C = 4, STEPS = 3 };
 static float *x_data[STEPS], *t_data[STEPS];
@@ -707,5 +728,6 @@ int main(void)
     test_refusals();
     for (int i = 0; i < STEPS; i++)
         free(x_data[i]), free(t_data[i]);
+    bias_alone();
     return check_report("buffers");
 }

@@ -1,0 +1,95 @@
+/* bytes.h - what the fuzz targets of this folder share: decisions read from the input's bytes, odd
+ * numbers, what must hold. Include behind gradckpt.h. */
+#ifndef FUZZ_BYTES_H
+#define FUZZ_BYTES_H
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The input, read from the front; at its end there are zeros. */
+typedef struct {
+    const uint8_t *at;
+    size_t left;
+    int odd; /* numbers out of range may come */
+} bytes;
+
+static inline unsigned byte(bytes *b)
+{
+    if (b->left == 0)
+        return 0;
+    b->left--;
+    return *b->at++;
+}
+static inline int pick(bytes *b, int n) { return (int)(byte(b) % (unsigned)n); }
+
+/* 0..n-1, or, now and then, where such are allowed, what is not there. */
+static inline int64_t number(bytes *b, int n)
+{
+    static const int64_t odd[] = {
+        -1,        0,         INT32_MAX, (int64_t)INT32_MAX + 1, INT32_MIN, INT64_MAX / 4 - 7, INT64_MIN / 4, -2,
+        INT64_MAX / 8, 1 << 20, 1 << 30, 7919, 64
+    };
+    const unsigned x = byte(b), k = b->odd && x >= 252 ? byte(b) % 16 : 16;
+    return k == 16 ? (int)x % n : k < 13 ? odd[k] : k == 13 ? n : k == 14 ? n + 1 : -n;
+}
+static inline int whole(bytes *b, int n)
+{
+    const int64_t x = number(b, n);
+    return x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : (int)x;
+}
+static inline float real(bytes *b)
+{
+    static const float usual[] = { 0.5f, 1, 0.1f, 0.25f, 2, 0.01f, 1e-5f, 0.9f },
+                       odd[] = { -1, -0.0f, NAN, INFINITY, -INFINITY, 1e30f, 1e-40f, 0, 3.4e38f };
+    const unsigned x = byte(b);
+    return b->odd && x >= 240 ? odd[x % 9] : usual[x % 8];
+}
+/* The next n bytes as an input of their own. */
+static inline bytes part(bytes *b, size_t n)
+{
+    bytes p = *b;
+    p.left = n < b->left ? n : b->left;
+    b->at += p.left;
+    b->left -= p.left;
+    return p;
+}
+
+/* What must hold, or the input is a finding. */
+#define MUST(condition, ...)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* Where FUZZ_SEEDS names a folder: `count` files of pseudo-random bytes there to begin with, behind
+ * `head` (size: its bytes), and the end of the program. */
+static inline void write_seeds(const char *name, int count, size_t size, const uint8_t *head,
+                               size_t head_size)
+{
+    const char *folder = getenv("FUZZ_SEEDS");
+    uint64_t state = 1;
+    if (!folder)
+        return;
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s.%d", folder, name, i);
+        FILE *f = fopen(path, "wb");
+        int ok = f != NULL && fwrite(head, 1, head_size, f) == head_size;
+        for (size_t k = 0; ok && k < size; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            ok = fputc((int)(state >> 56), f) != EOF;
+        }
+        if (!ok || fclose(f) != 0) {
+            perror(path);
+            exit(1);
+        }
+    }
+    exit(0);
+}
+#endif

@@ -1,0 +1,1231 @@
+/* fuzz_calls.c - a program of calls of the whole API, read from the input: stores, graphs of any op,
+ * plans of any mode and option, executors, steps in all ways, files, caches, packing, in any order
+ * that the header allows, with wrong arguments, an allocation that fails somewhere and callbacks
+ * that fail or cancel.
+ *
+ * What must hold: nothing that a sanitizer reports. A refused call returns the error that its object
+ * then tells, with a text, and no getter of the store tells anything else than before. Two plans of
+ * one net, of any micro-batch, take a step to the same bits. The bytes measured are those of the
+ * plan, and a plan is what tests/plan_check.h says it must be. A store that is written and read is
+ * what it was. When all is freed, in any order that is allowed, no byte is left.
+ *
+ *     FUZZ_SEEDS=DIR ./fuzz_calls      writes seeds
+ *     FUZZ_TALK=1 ./fuzz_calls FILE    tells what each call gave */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#define PLAN_CHECK_OFF "it is called where the input says so"
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/fuzz_net.h"
+
+enum { STORES = 2, NETS = 4, PLANS = 6, EXECS = 5, FRONTIERS = 2, BATCH = 16, FEEDS = 24 };
+
+static bytes in; /* what is left of the program */
+static heap memory;
+static long met[64], accepted[64]; /* by command: calls, and those that succeeded */
+static int talk;
+
+typedef struct {
+    gckpt_store *s;
+    int notes;
+} store_slot;
+typedef struct {
+    gckpt_graph *g;
+    fuzz_net net;
+    bytes made_of;
+    int store;
+} net_slot;
+typedef struct {
+    gckpt_plan *p;
+    int store, net; /* net: -1 when it is gone */
+    uint64_t made_of, frozen; /* which net with which options; what was frozen */
+    gckpt_plan_desc d;
+    gckpt_pick fetch[NET_PICKS];
+    int feeds;
+    gckpt_feed feed[FEEDS];
+    int64_t in_batch;
+    void *block; /* where it lies */
+} plan_slot;
+typedef struct {
+    gckpt_exec *e;
+    plan_slot of; /* as the plan was */
+    unsigned debug;
+    int caches_of, users; /* an executor's number or -1; how many use this one's */
+    int under_way, stored; /* within a step; its store is alive */
+    int steps;             /* whole steps that succeeded, of full batches and no other */
+    void *block;
+} exec_slot;
+
+static store_slot stores[STORES];
+static net_slot nets[NETS];
+static plan_slot plans[PLANS];
+static exec_slot execs[EXECS];
+static struct {
+    gckpt_frontier *f;
+    int net, store;
+    gckpt_plan_desc d;
+} fronts[FRONTIERS];
+static struct {
+    long progress, offload, exchange, io;
+} fails; /* fails at this call; 0: never */
+static unsigned char far_memory[1 << 16];
+
+/* ---- what getters tell of a store ---- */
+static uint64_t mix(uint64_t h, const void *at, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ ((const unsigned char *)at)[i]) * 1099511628211u;
+    return h;
+}
+static uint64_t mix_number(uint64_t h, uint64_t x) { return mix(h, &x, sizeof x); }
+
+/* MADE: whatever is made yet; writing may make values. */
+enum { NO_VALUES, VALUES, MADE };
+/* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
+static uint64_t hash_of(const gckpt_store *s)
+{
+    return gckpt_store_bytes(s) < (size_t)8 << 20 ? gckpt_store_hash(s) : 0;
+}
+static uint64_t told(const gckpt_store *s, int values)
+{
+    uint64_t h = 14695981039346656037u;
+    gckpt_parameter p;
+    if (!s)
+        return 0;
+    h = mix_number(h, (uint64_t)gckpt_store_count(s));
+    h = mix_number(h, gckpt_store_bytes(s));
+    h = mix_number(h, gckpt_store_step(s));
+    if (values)
+        h = mix_number(h, hash_of(s));
+    for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
+        h = mix(h, p.name, strlen(p.name));
+        h = mix(h, p.shape.d, sizeof p.shape.d[0] * (size_t)p.shape.n);
+        h = mix_number(h, (uint64_t)p.frozen * 8 + (uint64_t)p.storage);
+        h = mix(h, &p.lr_scale, sizeof p.lr_scale);
+        h = mix(h, &p.decay_scale, sizeof p.decay_scale);
+        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.values);
+        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.packed);
+        h = mix_number(h, (uint64_t)p.count);
+        for (int k = 0; k < 4; k++) {
+            h = mix_number(h, (uint64_t)(uintptr_t)p.state[k]);
+            for (int64_t j = 0; p.state[k] && j < p.count; j++) {
+                const uint32_t u = bits_of(p.state[k][j]);
+                h = mix_number(h, p.state[k][j] != p.state[k][j] ? 0x7fc00000u : u);
+            }
+        }
+        MUST(gckpt_store_find(s, p.name) == i, "%s is not found", p.name);
+    }
+    const char *note = gckpt_store_note(s, "n1");
+    return note ? mix(h, note, strlen(note)) : h;
+}
+static uint64_t frozen_of(const gckpt_store *s)
+{
+    uint64_t h = 1;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++)
+        h = h * 31 + (uint64_t)p.frozen;
+    return h;
+}
+
+/* ---- results ---- */
+static int is_error(gckpt_result r) { return r >= GCKPT_E_SHAPE; }
+
+/* Of a call that reports on `object`. */
+static int said(int command, const void *object, gckpt_result r)
+{
+    met[command]++;
+    accepted[command] += !is_error(r);
+    if (talk)
+        fprintf(stderr, "  %d: %s%s%s\n", command, gckpt_result_text(r), is_error(r) && object ? ": " : "",
+                is_error(r) && object ? gckpt_error_text(object) : "");
+    MUST(r >= 0 && r < GCKPT_RESULT_COUNT, "result %d of command %d", (int)r, command);
+    if (is_error(r) && object) {
+        MUST(gckpt_error(object) == r, "command %d gave %s, its object says %s (%s)", command, gckpt_result_text(r),
+             gckpt_result_text(gckpt_error(object)), gckpt_error_text(object));
+        MUST(gckpt_error_text(object)[0] != 0, "no text");
+    }
+    return !is_error(r);
+}
+/* The same of what is made. */
+static int made(int command, const void *result, const void *object)
+{
+    met[command]++;
+    accepted[command] += result != NULL;
+    if (talk)
+        fprintf(stderr, "  %d: %s\n", command, result ? "made" : object ? gckpt_error_text(object) : "of nothing");
+    if (!result && object)
+        MUST(is_error(gckpt_error(object)) && gckpt_error_text(object)[0] != 0, "command %d: nothing was made, and no error (%s)",
+             command, gckpt_error_text(object));
+    return result != NULL;
+}
+
+/* ---- callbacks ---- */
+static int fails_now(long *count) { return *count > 0 && --*count == 0; }
+static int progress(void *user, const gckpt_progress *p)
+{
+    (void)user;
+    MUST(p->instruction >= 0 && p->instruction < p->instructions && p->name, "progress %d of %d", p->instruction, p->instructions);
+    return fails_now(&fails.progress);
+}
+static size_t offload(void *user, size_t at, const void *from, size_t size)
+{
+    (void)user;
+    if (fails_now(&fails.offload) || at + size > sizeof far_memory)
+        return 0;
+    memcpy(far_memory + at, from, size);
+    return size;
+}
+static size_t reload(void *user, size_t at, void *to, size_t size)
+{
+    (void)user;
+    if (fails_now(&fails.offload) || at + size > sizeof far_memory)
+        return 0;
+    memcpy(to, far_memory + at, size);
+    return size;
+}
+static int wait_for(void *user, int later)
+{
+    (void)user, (void)later;
+    return fails_now(&fails.offload);
+}
+static void own_optimiser(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        const float g = u->gradient[i] * u->clip_scale;
+        for (int k = 0; k < 4 && u->state[k]; k++)
+            u->state[k][i] = 0.5f * u->state[k][i] + g;
+        u->values[i] -= 0.01f * u->lr_scale * (u->state[0] ? u->state[0][i] : g);
+    }
+}
+static int exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive, size_t receive_bytes)
+{
+    (void)user, (void)peer, (void)send, (void)send_bytes;
+    if (receive_bytes)
+        memset(receive, 0, receive_bytes);
+    return !fails_now(&fails.exchange);
+}
+static size_t io_write(void *user, const void *at, size_t size)
+{
+    return fails_now(&fails.io) ? size / 2 : file_write(user, at, size);
+}
+static size_t io_read(void *user, void *at, size_t size)
+{
+    return fails_now(&fails.io) ? size / 2 : file_read(user, at, size);
+}
+static double seconds(void *user) { return (*(double *)user += 0.25); }
+
+/* ---- freeing ---- */
+static void free_exec(int i)
+{
+    exec_slot *x = &execs[i];
+    if (!x->e || x->users > 0)
+        return;
+    if (x->caches_of >= 0)
+        execs[x->caches_of].users--;
+    gckpt_exec_free(x->e);
+    free(x->block);
+    x->e = NULL;
+}
+static void free_plan(int i)
+{
+    gckpt_plan_free(plans[i].p);
+    free(plans[i].block);
+    plans[i].p = NULL, plans[i].block = NULL;
+}
+static void free_front(int i)
+{
+    gckpt_frontier_free(fronts[i].f);
+    fronts[i].f = NULL;
+}
+static void free_net(int i)
+{
+    for (int k = 0; k < FRONTIERS; k++)
+        if (fronts[k].f && fronts[k].net == i)
+            free_front(k);
+    for (int k = 0; k < PLANS; k++)
+        plans[k].net = plans[k].net == i ? -1 : plans[k].net;
+    gckpt_graph_free(nets[i].g);
+    nets[i].g = NULL;
+}
+/* What belongs to it can only be freed from then on: later, or now. */
+static void free_store(int i)
+{
+    for (int k = 0; k < NETS; k++)
+        if (nets[k].g && nets[k].store == i)
+            free_net(k);
+    for (int k = 0; k < EXECS; k++)
+        if (execs[k].e && execs[k].of.store == i)
+            execs[k].stored = 0;
+    for (int k = 0; k < PLANS; k++)
+        plans[k].store = plans[k].store == i ? -1 : plans[k].store;
+    gckpt_store_free(stores[i].s);
+    stores[i].s = NULL;
+}
+static void free_all(void)
+{
+    for (int i = 0; i < FRONTIERS; i++)
+        free_front(i);
+    if (pick(&in, 2)) /* stores first */
+        for (int i = 0; i < STORES; i++)
+            free_store(i);
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < EXECS; i++)
+            free_exec(i);
+    for (int i = 0; i < PLANS; i++)
+        free_plan(i);
+    for (int i = 0; i < NETS; i++)
+        free_net(i);
+    for (int i = 0; i < STORES; i++)
+        free_store(i);
+}
+
+/* ---- which one ---- */
+static int find_store(void)
+{
+    const int from = pick(&in, STORES);
+    for (int k = 0; k < STORES; k++) {
+        const int i = (from + k) % STORES;
+        /* one with a parameter as large as may be said would be drawn for years */
+        if (stores[i].s && gckpt_store_bytes(stores[i].s) < (size_t)8 << 20)
+            return i;
+    }
+    return -1;
+}
+#define FIND(name, slots, most, there)                                                             \
+    static int name(void)                                                                          \
+    {                                                                                              \
+        const int from = pick(&in, most);                                                          \
+        for (int i = 0; i < (most); i++) {                                                         \
+            const int k = (from + i) % (most);                                                     \
+            if (there)                                                                             \
+                return k;                                                                          \
+        }                                                                                          \
+        return -1;                                                                                 \
+    }
+FIND(find_net, nets, NETS, nets[k].g != NULL)
+FIND(find_plan, plans, PLANS, plans[k].p != NULL)
+FIND(find_exec, execs, EXECS, execs[k].e != NULL && execs[k].stored)
+FIND(find_front, fronts, FRONTIERS, fronts[k].f != NULL)
+
+static const char *pattern(void)
+{
+    static const char *const patterns[] = { "*", "p0", "p1", "p?", "p2*", "m*", "none", "", "p[", "v0" };
+    return patterns[pick(&in, 10)];
+}
+
+/* ---- stores and nets ---- */
+static gckpt_memory heap_or_block(void **block, size_t need)
+{
+    gckpt_memory m = heap_memory(&memory);
+    *block = NULL;
+    if (need == 0 || need > 1 << 20 || pick(&in, 4) != 0)
+        return m;
+    memset(&m, 0, sizeof m);
+    m.size = need - (in.odd ? (size_t)pick(&in, 8) % need : 0);
+    *block = malloc(m.size + 1);
+    m.memory = (char *)*block + 1; /* it may begin anywhere */
+    return m;
+}
+static void new_store(int command)
+{
+    const int i = pick(&in, STORES);
+    gckpt_store_desc d;
+    memset(&d, 0, sizeof d);
+    d.memory = heap_memory(&memory);
+    d.seed = byte(&in);
+    if (stores[i].s)
+        return;
+    memset(&stores[i], 0, sizeof stores[i]);
+    stores[i].s = gckpt_store_new(&d);
+    made(command, stores[i].s, NULL);
+}
+static void build(int i, int store, bytes b, int64_t rows)
+{
+    net_slot *n = &nets[i];
+    const gckpt_memory m = heap_memory(&memory);
+    const uint64_t before = told(stores[store].s, VALUES);
+    n->store = store, n->made_of = b;
+    n->g = gckpt_graph_new(stores[store].s, &m);
+    pc_saw_graph(n->g);
+    if (!made(1, n->g, stores[store].s)) {
+        MUST(told(stores[store].s, VALUES) == before, "a graph that was not made changed the store");
+        return;
+    }
+    net_make(&n->net, n->g, b, rows);
+    if (talk)
+        fprintf(stderr, "  net %d of %ld rows: %d tensors, %s\n", i, (long)rows, gckpt_graph_size(n->g),
+                gckpt_error_text(n->g));
+    for (int k = 0; k < gckpt_graph_size(n->g); k++) {
+        gckpt_node node;
+        MUST(gckpt_graph_node(n->g, k, &node) == GCKPT_OK && node.op && node.name && node.inputs <= GCKPT_MAX_INPUTS, "node %d", k);
+    }
+}
+static void new_net(int command)
+{
+    const int i = pick(&in, NETS), store = find_store(), again = pick(&in, 4) == 0 ? find_net() : -1;
+    const int64_t rows = 1 + number(&in, 4);
+    (void)command;
+    const size_t size = again < 0 ? byte(&in) : 0;
+    if (store < 0 || i == again)
+        return;
+    free_net(i);
+    build(i, store, again < 0 ? part(&in, size) : nets[again].made_of, rows);
+}
+
+/* ---- plans ---- */
+static uint64_t recipe(const net_slot *n, const gckpt_plan_desc *d)
+{
+    uint64_t h = mix(14695981039346656037u, n->made_of.at, n->made_of.left);
+    h = mix_number(h, (uint64_t)d->optimiser * 8 + (uint64_t)d->own_state);
+    h = mix_number(h, (uint64_t)d->precision);
+    h = mix_number(h, d->mode == GCKPT_INFERENCE);
+    h = mix_number(h, (uint64_t)(d->leaves > 1 ? d->leaves * 1000 + d->batch : 0));
+    return h;
+}
+static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
+{
+    static gckpt_cost costs[256];
+    gckpt_plan_desc d;
+    const unsigned a = byte(&in), c = byte(&in);
+    memset(&d, 0, sizeof d);
+    d.mode = (gckpt_mode)(a % (in.odd ? 9 : 8));
+    d.mode = d.mode == GCKPT_SCHEDULE && !in.odd ? GCKPT_AUTO : d.mode;
+    d.batch = a & 64 ? 1 + number(&in, BATCH) : a & 128 ? n->net.rows * (1 + pick(&in, 4)) : 0;
+    d.budget = c % 4 == 0 ? (size_t)byte(&in) * (size_t)(1 + byte(&in)) : 0;
+    d.optimiser = c & 64 ? (gckpt_optimiser)whole(&in, in.odd ? 5 : 4) : GCKPT_ADAMW;
+    d.own_state = d.optimiser == GCKPT_OWN_OPTIMISER ? whole(&in, 5) : 0;
+    if (c & 4) {
+        const unsigned e = byte(&in), f = byte(&in);
+        d.update_in_backward = e % 8 == 0;
+        d.as_built = e / 8 % 2;
+        d.threads = e / 16 % 4 == 0 ? 2 : 0;
+        d.leaves = f % 8 == 0 ? 1 << pick(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
+        d.stage_parameters = f / 8 % 4 == 0;
+        d.plain = f / 32 % 4 == 0;
+        d.link_beside = f % 64 == 2;
+    }
+    if (c & 8) {
+        const unsigned e = byte(&in), f = byte(&in);
+        d.alignment = e % 8 == 0 ? (size_t)1 << pick(&in, 9) : in.odd && e % 8 == 1 ? (size_t)number(&in, 100) : 0;
+        d.offload_bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
+        d.offload_work = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
+        d.offload_beside = e / 32 % 2;
+        d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
+        d.group = f % 8 == 7 ? whole(&in, 5) - 2 : 0;
+        if (f / 32 % 4 == 0 && gckpt_graph_size(n->g) <= 256) {
+            for (int i = 0; i < 256; i++) {
+                const uint64_t w = i < 8 ? byte(&in) : 3;
+                costs[i].forward = w > 250 ? UINT64_MAX / (w - 249) : w, costs[i].backward = 2 * w;
+            }
+            d.costs = costs;
+            d.cost_count = in.odd ? whole(&in, 100) : gckpt_graph_size(n->g);
+            d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
+        }
+    }
+    if (c & 16) {
+        memcpy(fetch, n->net.fetch, sizeof n->net.fetch);
+        d.fetch = fetch;
+        d.fetches = n->net.fetches;
+        for (int i = 0; i < d.fetches && d.mode == GCKPT_INFERENCE && !in.odd; i++)
+            fetch[i].gradient = 0;
+        if (in.odd && d.fetches && pick(&in, 8) == 0)
+            fetch[0].tensor = NULL;
+    }
+    d.memory = heap_memory(&memory);
+    return d;
+}
+static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    size_t kinds = 0;
+    const char *op = NULL;
+    int64_t first;
+    const int length = gckpt_plan_length(p);
+    MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) && gckpt_plan_arena(p) >= gckpt_plan_bound(p), "bytes");
+    MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
+         (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        kinds += i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
+    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p), "kinds add up to %lu", (unsigned long)kinds);
+    MUST(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) || d->mode == GCKPT_INFERENCE, "proven work");
+    MUST(gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p), "proven bytes");
+    MUST(gckpt_plan_overhead(p) >= 0 && gckpt_plan_gap(p) >= 0 && gckpt_plan_recompute(p) >= 0, "overhead %g, gap %g",
+         gckpt_plan_overhead(p), gckpt_plan_gap(p));
+    gckpt_plan_split_exact(p, &op);
+    gckpt_plan_share(p, gckpt_plan_batch(p), 0, &first);
+    MUST(gckpt_plan_step_work(p) >= gckpt_plan_work(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p), "step work");
+    if (g && pick(&in, 2)) {
+        const char *problem = plan_check(p, g, d);
+        MUST(!problem, "plan_check: %s", problem);
+    }
+}
+/* Notes what a plan is of; net's feeds, for later. */
+static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
+{
+    s->store = nets[net].store, s->net = net, s->d = *d;
+    s->made_of = recipe(&nets[net], d);
+    s->frozen = frozen_of(stores[s->store].s);
+    s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
+}
+static void new_plan(int command)
+{
+    const int i = pick(&in, PLANS), net = find_net();
+    plan_slot fresh;
+    if (net < 0)
+        return;
+    memset(&fresh, 0, sizeof fresh);
+    gckpt_plan_desc d = options(&nets[net], fresh.fetch);
+    net_slot *n = &nets[net];
+    gckpt_store *s = stores[n->store].s;
+    const int terms = d.mode == GCKPT_INFERENCE && pick(&in, 2) ? 0 : in.odd ? whole(&in, n->net.terms + 1) : n->net.terms;
+    if (terms > NET_TERMS) /* not there */
+        return;
+    const uint64_t before = told(s, VALUES);
+    const size_t live = memory.live;
+    const int whole_list = terms == n->net.terms;
+    gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, pick(&in, 16) ? &d : NULL);
+    MUST(told(s, VALUES) == before, "planning changed the store");
+    if (!made(command, p, n->g)) {
+        MUST(memory.live == live, "a plan that was refused left %ld bytes", (long)(memory.live - live));
+        return;
+    }
+    free_plan(i);
+    plans[i] = fresh;
+    plans[i].p = p;
+    d.fetch = d.fetch ? plans[i].fetch : NULL;
+    if (gckpt_plan_mode(p) != d.mode && d.mode != GCKPT_AUTO)
+        memset(&d, 0, sizeof d); /* it was made without */
+    note_plan(&plans[i], net, &d);
+    if (!whole_list)
+        plans[i].made_of = mix_number(plans[i].made_of, (uint64_t)terms);
+    if (!d.costs)
+        check_plan(p, n->g, &d);
+    plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* others' by then */
+}
+
+static const char *net_rename(void *user, const char *name)
+{
+    (void)user;
+    return name[0] == 'm' ? NULL : name;
+}
+static int net_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    fuzz_net n;
+    const net_slot *of = (const net_slot *)user;
+    if (rows > 8)
+        return -1;
+    net_make(&n, g, of->made_of, rows);
+    for (int i = 0; i < n.terms; i++)
+        terms[i] = n.term[i];
+    return n.terms;
+}
+static void fit(int command)
+{
+    const int i = pick(&in, PLANS), net = find_net(), timed = pick(&in, 3) == 0;
+    if (net < 0)
+        return;
+    gckpt_pick fetch[NET_PICKS];
+    gckpt_plan_desc d = options(&nets[net], fetch);
+    gckpt_store *s = stores[nets[net].store].s;
+    const int64_t batch = 1 + number(&in, 8);
+    const uint64_t before = told(s, VALUES);
+    const size_t live = memory.live;
+    double clock = 0;
+    gckpt_timed t;
+    memset(&t, 0, sizeof t);
+    if (!in.odd)
+        d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL, d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
+    d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
+    if (pick(&in, 4) == 0)
+        d.update_in_backward = GCKPT_IF_USEFUL;
+    gckpt_feed feeds[FEEDS];
+    t.seconds = seconds, t.user = &clock, t.limit = 2, t.feeds = feeds;
+    t.feed_count = net_feed_all(nets[net].g, &in, feeds, FEEDS);
+    if (batch > BATCH || (timed && t.feed_count < 0))
+        return;
+    gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
+                          : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
+    if (!made(command, p, s)) {
+        MUST(told(s, VALUES) == before, "a fit that failed changed the store: %s", gckpt_error_text(s));
+        MUST(memory.live <= live, "a fit that was refused left %ld bytes", (long)(memory.live - live));
+        return;
+    }
+    free_plan(i);
+    memset(&plans[i], 0, sizeof plans[i]);
+    plans[i].p = p;
+    d.batch = batch;
+    note_plan(&plans[i], net, &d);
+    plans[i].d.costs = NULL, plans[i].d.fetch = NULL;
+    plans[i].made_of = recipe(&nets[net], &d);
+}
+static void frontier(int command)
+{
+    const int i = pick(&in, FRONTIERS), what = pick(&in, 3), k = pick(&in, PLANS);
+    if (what == 0 || !fronts[i].f) {
+        const int net = find_net();
+        gckpt_pick fetch[NET_PICKS];
+        if (net < 0 || fronts[i].f)
+            return;
+        gckpt_plan_desc d = options(&nets[net], fetch);
+        d.fetches = 0, d.fetch = NULL, d.costs = NULL, d.cost_count = 0;
+        const size_t live = memory.live;
+        gckpt_frontier *f = gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
+        if (made(command, f, nets[net].g))
+            fronts[i].f = f, fronts[i].net = net, fronts[i].store = nets[net].store, fronts[i].d = d;
+        else
+            MUST(memory.live == live, "a frontier that was refused left bytes");
+        return;
+    }
+    const gckpt_frontier *f = fronts[i].f;
+    const int points = gckpt_frontier_points(f);
+    gckpt_point last = { 0, UINT64_MAX, 0, 0, 0 }, at;
+    MUST(points > 0, "no points");
+    for (int j = 0; j < points; j++) {
+        MUST(gckpt_frontier_get(f, j, &at) == GCKPT_OK && at.bytes > last.bytes && at.work < last.work &&
+                 at.proven_work <= at.work,
+             "point %d", j);
+        last = at;
+        MUST(gckpt_frontier_find(f, at.bytes) == j, "point %d is not found", j);
+    }
+    MUST(gckpt_frontier_get(f, points, &at) == GCKPT_E_ARG && gckpt_frontier_get(f, -1, &at) == GCKPT_E_ARG, "beyond");
+    file to = { 0 };
+    gckpt_frontier_complete(f);
+    gckpt_frontier_proven_bytes(f);
+    (pick(&in, 2) ? gckpt_frontier_print : gckpt_frontier_json)(f, last.bytes, io_write, &to);
+    free(to.bytes);
+    gckpt_frontier_get(f, pick(&in, points), &at);
+    const size_t budget = pick(&in, 4) ? at.bytes + byte(&in) : (size_t)byte(&in) * 8;
+    gckpt_plan *p = gckpt_frontier_plan(f, budget);
+    const int net = fronts[i].net;
+    if (!made(command + 1, p, nets[net].g))
+        return;
+    MUST(budget == 0 || gckpt_plan_bytes(p) <= budget, "a frontier's plan is over its budget");
+    free_plan(k);
+    memset(&plans[k], 0, sizeof plans[k]);
+    plans[k].p = p;
+    gckpt_plan_desc d = fronts[i].d;
+    d.mode = GCKPT_OPTIMAL, d.budget = budget;
+    note_plan(&plans[k], net, &d);
+    check_plan(p, nets[net].g, &d);
+}
+static void plan_texts(int command)
+{
+    const int i = find_plan(), net = i < 0 ? -1 : plans[i].net;
+    const unsigned how = byte(&in);
+    file to = { 0 };
+    gckpt_result r;
+    if (i < 0)
+        return;
+    switch (how % 5) {
+    case 0: r = gckpt_plan_print(plans[i].p, io_write, &to); break;
+    case 1: r = gckpt_plan_trace(plans[i].p, io_write, &to); break;
+    case 2: r = gckpt_plan_c(plans[i].p, how & 64 ? "plan" : how & 128 ? "1 wrong" : "", io_write, &to); break;
+    default:
+        r = gckpt_plan_write(plans[i].p, file_write, &to);
+        MUST(r == GCKPT_OK, "a plan is not written: %s", gckpt_result_text(r));
+        if (net >= 0 && nets[net].g) {
+            const unsigned changes = how & 64 ? 1 + how / 128 : 0;
+            for (unsigned k = 0; k < changes && to.size; k++)
+                to.bytes[(byte(&in) * 256 + byte(&in)) % to.size] ^= (unsigned char)byte(&in);
+            const gckpt_memory m = heap_memory(&memory);
+            gckpt_plan *p = gckpt_plan_read(nets[net].g, io_read, &to, &m);
+            if (made(command, p, nets[net].g)) {
+                file again = { 0 };
+                MUST(changes || (gckpt_plan_write(p, file_write, &again) == GCKPT_OK && again.size == to.size &&
+                                 memcmp(again.bytes, to.bytes, to.size) == 0),
+                     "read and written again a plan is another");
+                free(again.bytes);
+                const int k = pick(&in, PLANS);
+                if (k != i) {
+                    const plan_slot was = plans[i];
+                    free_plan(k);
+                    plans[k] = was;
+                    plans[k].block = NULL;
+                    plans[k].p = p;
+                } else
+                    gckpt_plan_free(p);
+            }
+        }
+    }
+    MUST(r == GCKPT_OK || r == GCKPT_E_FILE || r == GCKPT_E_ARG || r == GCKPT_E_MEMORY, "printing gives %d", (int)r);
+    free(to.bytes);
+}
+static void plan_params(int command)
+{
+    const int i = find_plan(), store = find_store();
+    if (i < 0 || store < 0)
+        return;
+    gckpt_store *s = stores[store].s;
+    const uint64_t before = told(s, VALUES);
+    const gckpt_result r = gckpt_plan_params(plans[i].p, s);
+    if (!said(command, s, r))
+        MUST(told(s, VALUES) == before, "plan_params was refused and changed the store: %s", gckpt_error_text(s));
+}
+
+/* ---- executors ---- */
+static void new_exec(int command)
+{
+    const int i = pick(&in, EXECS), plan = find_plan();
+    int caches = -1;
+    if (plan < 0)
+        return;
+    free_exec(i);
+    if (execs[i].e)
+        return;
+    const int store = in.odd && byte(&in) > 200 ? find_store() : plans[plan].store;
+    if (store < 0)
+        return;
+    gckpt_store *s = stores[store].s;
+    gckpt_exec_desc d;
+    const unsigned a = byte(&in), c = byte(&in);
+    static const gckpt_ranks alone = { .size = 1, .exchange = exchange };
+    memset(&d, 0, sizeof d);
+    d.debug = a & 1 ? byte(&in) & 31 : 0;
+    d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : 3)) : GCKPT_ISA_AUTO;
+    d.copy_feeds = a >> 2 & 1;
+    d.skip_nonfinite = (a >> 3 & 3) == 3;
+    d.offload = a & 32 ? offload : NULL, d.reload = a & 32 ? reload : NULL;
+    d.wait = a & 32 && c & 1 ? wait_for : NULL;
+    if (in.odd && c % 16 == 0)
+        d.reload = NULL;
+    d.progress = progress;
+    d.own_optimiser = c & 2 || !in.odd ? own_optimiser : NULL;
+    d.parallel_for = c & 4 ? any_order : NULL;
+    d.ranks = c % 32 == 9 ? &alone : NULL;
+    d.fast_reduce = c % 64 == 9;
+    if (c % 8 == 3 && (caches = find_exec()) >= 0) {
+        while (execs[caches].caches_of >= 0)
+            caches = execs[caches].caches_of;
+        d.caches_of = execs[caches].e;
+    }
+    void *block;
+    size_t need = gckpt_exec_need(plans[plan].p, &d);
+    d.memory = heap_or_block(&block, need);
+    const uint64_t before = told(s, VALUES);
+    const size_t live = memory.live;
+    gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, pick(&in, 16) ? &d : NULL);
+    if (!made(command, e, s)) {
+        MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s", gckpt_error_text(s));
+        MUST(memory.live == live, "an executor that was refused left bytes: %s", gckpt_error_text(s));
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd || need == 0, "%s", gckpt_error_text(s));
+        free(block);
+        return;
+    }
+    exec_slot *x = &execs[i];
+    memset(x, 0, sizeof *x);
+    x->e = e, x->of = plans[plan], x->debug = d.debug, x->block = block;
+    x->of.store = store;
+    x->of.p = NULL;
+    x->of.in_batch = gckpt_plan_batch(plans[plan].p);
+    x->stored = 1, x->caches_of = caches;
+    if (caches >= 0)
+        execs[caches].users++;
+    MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
+    /* what a step is compared by */
+    x->of.d.mode = gckpt_plan_mode(plans[plan].p);
+    x->of.d.batch = gckpt_plan_rows(plans[plan].p);
+    x->of.d.as_built = gckpt_plan_split_exact(plans[plan].p, NULL);
+    x->of.d.update_in_backward = gckpt_plan_in_backward(plans[plan].p);
+    x->of.d.budget = gckpt_plan_bytes(plans[plan].p);
+    x->of.d.offload_bytes = gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_PARAMETERS) +
+                            gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_STATE);
+}
+static gckpt_hyper hyper_of(void)
+{
+    gckpt_hyper h = gckpt_hyper_lr(0.01f);
+    const unsigned a = byte(&in);
+    if (a & 1)
+        h.weight_decay = real(&in);
+    if (a & 2)
+        h.clip = real(&in);
+    if (a & 4)
+        h.lr = real(&in);
+    if (a & 8)
+        h.beta1 = real(&in), h.beta2 = real(&in);
+    if (a & 16)
+        h.momentum = real(&in), h.eps = real(&in);
+    return h;
+}
+/* Rows that there are; others are refused, but an inference plan takes any. */
+static int64_t rows_of(const exec_slot *x)
+{
+    const unsigned a = byte(&in);
+    if (a < 160)
+        return x->of.in_batch < NET_ROWS ? x->of.in_batch : NET_ROWS;
+    return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS) : number(&in, NET_ROWS);
+}
+/* The feeds, or wrong ones. */
+static int feeds_of(const exec_slot *x, gckpt_feed *f)
+{
+    int n = x->of.feeds;
+    memcpy(f, x->of.feed, sizeof x->of.feed);
+    if (n > 0 && in.odd && byte(&in) > 220)
+        switch (pick(&in, 4)) {
+        case 0: n--; break;
+        case 1: f[0].data = NULL; break;
+        case 2: f[0].input = whole(&in, 40); break;
+        default: f[0] = f[n - 1];
+        }
+    return n;
+}
+static void after_step(exec_slot *x, gckpt_result r, uint64_t before, const char *what)
+{
+    gckpt_store *s = stores[x->of.store].s;
+    const int partly = x->of.d.update_in_backward || x->debug & GCKPT_DEBUG_FINITE;
+    if (r == GCKPT_OK || r == GCKPT_MORE || (partly && r != GCKPT_E_ARG))
+        return;
+    MUST(told(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r), gckpt_error_text(x->e));
+}
+static void step(int command)
+{
+    const int i = find_exec();
+    if (i < 0 || execs[i].of.feeds < 0)
+        return;
+    exec_slot *x = &execs[i];
+    gckpt_feed f[FEEDS];
+    const int n = feeds_of(x, f), how = pick(&in, 8);
+    const int64_t rows = rows_of(x);
+    const gckpt_hyper h = hyper_of();
+    gckpt_report report;
+    gckpt_store *s = stores[x->of.store].s;
+    const uint64_t before = told(s, VALUES), steps = gckpt_store_step(s);
+    gckpt_result r;
+    memset(&report, 0, sizeof report);
+    if (x->of.d.mode == GCKPT_INFERENCE && how < 7)
+        r = gckpt_forward(x->e, f, n, rows, &report);
+    else if (how == 0)
+        r = gckpt_gradients(x->e, f, n, rows, &report);
+    else if (how == 1) {
+        static gckpt_spent spent[4096];
+        double clock = 0;
+        gckpt_profile profile;
+        memset(&profile, 0, sizeof profile);
+        profile.seconds = seconds, profile.user = &clock, profile.spent = spent;
+        profile.count = byte(&in) > 250 ? whole(&in, 5) : 4096; /* more than there are is refused */
+        profile.count = profile.count > 4096 ? 4096 : profile.count;
+        r = gckpt_profile_step(x->e, f, n, rows, &h, &profile);
+    } else if (how == 2) {
+        if ((r = gckpt_step_begin(x->e, &h)) == GCKPT_OK) {
+            for (int64_t at = 0; at < rows && r == GCKPT_OK;) {
+                const int64_t piece = 1 + number(&in, 4);
+                if (at + piece > NET_ROWS)
+                    break;
+                r = gckpt_step_add(x->e, f, n, piece);
+                at += piece > 0 ? piece : 1;
+            }
+            x->under_way = r == GCKPT_OK;
+            if (r == GCKPT_OK && pick(&in, 8))
+                r = gckpt_step_end(x->e, &report), x->under_way = 0;
+        }
+        x->steps = -1000;
+    } else if (how == 3) {
+        r = gckpt_step_start(x->e, f, n, rows, &h);
+        if (r == GCKPT_OK) {
+            int turns = 1 + pick(&in, 8);
+            do
+                r = gckpt_run_some(x->e, pick(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
+            while (r == GCKPT_MORE && --turns > 0);
+            gckpt_next(x->e);
+            if (r == GCKPT_MORE) { /* left where it is: the next one abandons it */
+                x->steps = -1000, x->under_way = 1;
+                said(command, x->e, r);
+                return;
+            }
+        }
+    } else
+        r = gckpt_step(x->e, f, n, rows, &h, &report);
+    if (r == GCKPT_OK && how != 2)
+        x->under_way = 0;
+    const int good = said(command, x->e, r);
+    x->steps = r == GCKPT_OK && rows == x->of.in_batch && how >= 3 ? x->steps + 1 : -1000;
+    after_step(x, r, before, "step");
+    if (r == GCKPT_OK && (how == 0 || x->of.d.mode == GCKPT_INFERENCE))
+        MUST(told(s, VALUES) == before, "gradients or a forward alone changed the store");
+    if (r == GCKPT_OK && how > 3 && x->of.d.mode != GCKPT_INFERENCE)
+        MUST(report.step == gckpt_store_step(s) && report.step == steps + (report.count > 0), "step %lu, %lu, %lu",
+             (unsigned long)report.step, (unsigned long)gckpt_store_step(s), (unsigned long)steps);
+    double sum;
+    int64_t count;
+    for (int k = 0; k < 4; k++)
+        gckpt_term_loss(x->e, k, &sum, &count);
+    if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_PAINT) && x->steps == 2 && x->of.d.leaves <= 1 &&
+        gckpt_store_bytes(s) == x->of.d.offload_bytes && x->of.in_batch >= x->of.d.batch)
+        MUST(gckpt_bytes_measured(x->e) == x->of.d.budget, "%lu bytes planned, %lu measured", (unsigned long)x->of.d.budget,
+             (unsigned long)gckpt_bytes_measured(x->e));
+}
+/* The same step by two executors of a net: the same bits. */
+static void duel(int command)
+{
+    const int a = find_exec(), c = find_exec();
+    if (a < 0 || c < 0 || a == c || execs[a].of.feeds < 0)
+        return;
+    exec_slot *x[2] = { &execs[a], &execs[c] };
+    const int inference = x[0]->of.d.mode == GCKPT_INFERENCE;
+    if (x[0]->of.made_of != x[1]->of.made_of || x[0]->of.frozen != x[1]->of.frozen || x[0]->of.store != x[1]->of.store ||
+        inference != (x[1]->of.d.mode == GCKPT_INFERENCE) || x[0]->of.d.precision == GCKPT_BF16_FAST ||
+        (x[0]->of.d.batch != x[1]->of.d.batch && (!x[0]->of.d.as_built || !x[1]->of.d.as_built)))
+        return;
+    gckpt_store *s = stores[x[0]->of.store].s;
+    int64_t rows = x[0]->of.in_batch < x[1]->of.in_batch ? x[0]->of.in_batch : x[1]->of.in_batch;
+    rows = rows > NET_ROWS ? NET_ROWS : rows;
+    gckpt_hyper h = hyper_of();
+    if (x[0]->of.d.update_in_backward || x[1]->of.d.update_in_backward)
+        h.clip = 0;
+    gckpt_result r[2];
+    gckpt_report report[2];
+    uint64_t hash[2], before = 0, weights = hash_of(s);
+    memset(report, 0, sizeof report);
+    for (int k = 0; k < 2; k++) {
+        file kept = { 0 };
+        gckpt_feed f[FEEDS]; /* ids are those of both */
+        memcpy(f, x[0]->of.feed, sizeof f);
+        const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
+        before = told(s, NO_VALUES);
+        r[k] = inference ? gckpt_forward(x[k]->e, f, x[0]->of.feeds, rows, &report[k])
+                         : gckpt_step(x[k]->e, f, x[0]->of.feeds, rows, &h, &report[k]);
+        said(command, x[k]->e, r[k]);
+        x[k]->steps = -1000, x[k]->under_way = 0;
+        hash[k] = told(s, VALUES);
+        if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size) != GCKPT_OK)) {
+            free(kept.bytes);
+            return;
+        }
+        free(kept.bytes);
+        MUST(told(s, NO_VALUES) == before && hash_of(s) == weights, "written and read a store is another");
+    }
+    if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
+        return;
+    accepted[command + 1]++;
+    MUST(hash[0] == hash[1], "other weights by another plan: modes %s and %s, rows %ld and %ld", gckpt_mode_name(x[0]->of.d.mode),
+         gckpt_mode_name(x[1]->of.d.mode), (long)x[0]->of.d.batch, (long)x[1]->of.d.batch);
+    MUST(report[0].count == report[1].count && report[0].step == report[1].step, "counts");
+    for (int k = 0; k < 2 && gckpt_position(x[0]->e) == 0; k++) {
+        const double p = k ? report[0].loss : report[0].grad_norm, q = k ? report[1].loss : report[1].grad_norm;
+        MUST(p == q || (p != p && q != q), "%s %.17g and %.17g: modes %s and %s", k ? "loss" : "norm", p, q,
+             gckpt_mode_name(x[0]->of.d.mode), gckpt_mode_name(x[1]->of.d.mode));
+    }
+}
+static void picks(int command)
+{
+    static float to[NET_ROWS * NET_ELEMENTS];
+    const int i = find_exec(), id = whole(&in, 40), gradient = pick(&in, 2);
+    if (i < 0)
+        return;
+    const unsigned how = byte(&in);
+    if (how % 2) {
+        const float *f = gckpt_fetch(execs[i].e, id, gradient);
+        volatile float first = f ? f[0] : 0;
+        (void)first;
+        met[command]++;
+        accepted[command] += f != NULL;
+        MUST(f || gckpt_error_text(execs[i].e)[0], "fetch says nothing");
+    } else
+        said(command, execs[i].e,
+             gckpt_collect(execs[i].e, id, gradient, how & 4 ? to : NULL, how & 8 ? byte(&in) : NET_ROWS * NET_ELEMENTS));
+}
+static void positions(int command)
+{
+    const int i = find_exec();
+    if (i < 0)
+        return;
+    const int64_t at = gckpt_position(execs[i].e), to = number(&in, 20);
+    const gckpt_result r = gckpt_rewind(execs[i].e, to);
+    if (said(command, execs[i].e, r))
+        MUST(gckpt_position(execs[i].e) == to, "rewound to %ld", (long)to);
+    else
+        MUST(gckpt_position(execs[i].e) == at, "a rewind that was refused moved");
+}
+static void checks(int command)
+{
+    static gckpt_cost costs[256];
+    const int i = find_exec(), how = pick(&in, 2);
+    double clock = 0;
+    uint64_t update;
+    if (i < 0 || execs[i].of.feeds < 0)
+        return;
+    exec_slot *x = &execs[i];
+    gckpt_feed f[FEEDS];
+    gckpt_check check;
+    const int n = feeds_of(x, f);
+    gckpt_store *s = stores[x->of.store].s;
+    const uint64_t before = told(s, VALUES);
+    const int64_t rows = how ? x->of.d.batch : rows_of(x);
+    if (rows > NET_ROWS)
+        return;
+    const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs, 256, &update)
+                               : gckpt_check_gradients(x->e, f, n, rows, &check);
+    said(command, x->e, r);
+    x->steps = -1000, x->under_way = 0;
+    MUST(told(s, VALUES) == before, "%s (%s) changed the store", how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
+}
+
+/* ---- stores: values, files ---- */
+static void settings(int command)
+{
+    const int store = find_store();
+    if (store < 0)
+        return;
+    gckpt_store *s = stores[store].s;
+    const uint64_t before = told(s, VALUES);
+    const char *of = pattern();
+    gckpt_result r;
+    switch (pick(&in, 8)) {
+    case 0: r = gckpt_store_freeze(s, of, pick(&in, 2)); break;
+    case 1: r = gckpt_store_group(s, of, real(&in), real(&in)); break;
+    case 2: r = gckpt_store_reset(s, of); break;
+    case 3: r = gckpt_store_pull(s, of); break;
+    case 4: r = gckpt_store_push(s, of); break;
+    case 5: r = gckpt_store_set_note(s, pick(&in, 4) ? "n1" : "step", pick(&in, 2) ? "some \"text\"\n" : NULL); break;
+    case 6: {
+        gckpt_parameter p;
+        r = gckpt_store_get(s, whole(&in, 12), &p);
+        for (int64_t k = 0; r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
+            p.values[k] = real(&in);
+        if (r == GCKPT_E_ARG) /* the end of the list: no error of the store */
+            return;
+        break;
+    }
+    default: {
+        r = gckpt_store_ranks(s, whole(&in, 2), 1 << pick(&in, 2), (gckpt_shard)pick(&in, 4));
+        if (r == GCKPT_OK) /* the rest of the program is one rank's */
+            r = gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE);
+    }
+    }
+    if (!said(command, s, r))
+        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+}
+static void pack(int command)
+{
+    const int store = find_store();
+    const char *of = pattern();
+    const gckpt_storage storage = (gckpt_storage)pick(&in, in.odd ? 6 : 5);
+    if (store < 0)
+        return;
+    gckpt_store *s = stores[store].s;
+    if (pick(&in, 2))
+        gckpt_store_freeze(s, of, 1);
+    const uint64_t before = told(s, VALUES);
+    const gckpt_result r = gckpt_store_pack(s, of, storage);
+    if (!said(command, s, r))
+        MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s", gckpt_error_text(s));
+    for (int i = 0; i < EXECS; i++)
+        execs[i].steps = -1000;
+}
+static void external(int command)
+{
+    static float values[2][64];
+    static uint16_t halves[64];
+    const int store = find_store(), which = pick(&in, 2);
+    gckpt_shape shape = gckpt_shape2(1 + number(&in, 8), 1 + number(&in, 8));
+    char name[8];
+    snprintf(name, sizeof name, "p%d", pick(&in, 30));
+    /* what is not there would be the caller's fault */
+    if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
+        return;
+    gckpt_store *s = stores[store].s;
+    const uint64_t before = told(s, VALUES);
+    const gckpt_result r = pick(&in, 3) ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
+                                        : gckpt_store_external_packed(s, name, shape, pick(&in, 2) ? GCKPT_STORED_BF16 : GCKPT_STORED_F16,
+                                                                      halves, NULL);
+    if (!said(command, s, r))
+        MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
+}
+static void files(int command)
+{
+    const int from = find_store(), to = find_store(), changes = pick(&in, 4) == 0 ? 1 + pick(&in, 3) : 0;
+    gckpt_file_desc d;
+    const unsigned a = byte(&in);
+    file f = { 0 };
+    if (from < 0 || to < 0)
+        return;
+    memset(&d, 0, sizeof d);
+    d.values_only = a & 1, d.partial = a >> 1 & 1;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORED_F32;
+    d.rename = a & 8 ? net_rename : NULL;
+    d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_NOT_SAID;
+    const uint64_t wrote_from = told(stores[from].s, MADE);
+    gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f)
+                            : gckpt_store_write_as(stores[from].s, io_write, &f, &d);
+    const int wrote = said(command, stores[from].s, r);
+    MUST(told(stores[from].s, MADE) == wrote_from, "writing changed the store");
+    if (a & 64) {
+        file c = { 0 };
+        r = gckpt_store_c(stores[from].s, "weights", io_write, &c);
+        free(c.bytes);
+    }
+    if (wrote && f.size) {
+        gckpt_store *s = stores[to].s;
+        for (int k = 0; k < changes; k++)
+            f.bytes[(byte(&in) * 256 + byte(&in)) % (f.size < 2000 ? f.size : 2000)] ^= (unsigned char)byte(&in);
+        const size_t size = changes == 3 ? f.size / 2 : f.size;
+        const uint64_t before = told(s, VALUES);
+        r = a & 32 ? gckpt_store_read(s, io_read, &f, size) : gckpt_store_read_as(s, io_read, &f, size, &d);
+        if (!said(command + 1, s, r))
+            MUST(told(s, VALUES) == before, "a file that was refused changed the store: %s", gckpt_error_text(s));
+        for (int i = 0; i < EXECS; i++)
+            execs[i].steps = -1000;
+    }
+    free(f.bytes);
+}
+/* What may be asked of anything at any time. */
+static void getters(int command)
+{
+    const int net = find_net(), plan = find_plan(), exec = find_exec(), i = whole(&in, 64);
+    gckpt_node node;
+    gckpt_instruction instruction;
+    gckpt_usage usage;
+    gckpt_buffer buffer;
+    met[command]++;
+    if (net >= 0)
+        MUST((gckpt_graph_node(nets[net].g, i, &node) == GCKPT_OK) == (i >= 0 && i < gckpt_graph_size(nets[net].g)), "node %d", i);
+    if (plan >= 0) {
+        const gckpt_plan *p = plans[plan].p;
+        MUST((gckpt_plan_get(p, i, &instruction) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)), "instruction %d", i);
+        MUST((gckpt_plan_usage(p, i, &usage) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)), "usage %d", i);
+        MUST((gckpt_plan_buffer(p, i, &buffer) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_buffers(p)), "buffer %d", i);
+        MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(gckpt_plan_mode(p)), "names");
+        gckpt_plan_kind_bytes(p, i);
+        gckpt_plan_hidden(p), gckpt_plan_offloaded(p), gckpt_plan_hash(p);
+        MUST(gckpt_store_need(p) >= gckpt_store_need(NULL), "store_need");
+        int64_t first = -1;
+        const int64_t rows = number(&in, 20);
+        const int64_t share = gckpt_plan_share(p, rows, 0, pick(&in, 2) ? &first : NULL);
+        MUST(share == rows || rows < 0 || rows > 20, "share %ld of %ld", (long)share, (long)rows);
+        gckpt_exec_need(p, NULL);
+    }
+    if (exec >= 0) {
+        const int x = exec;
+        uint64_t hash;
+        MUST(gckpt_isa_name(gckpt_exec_isa(execs[x].e)), "isa");
+        gckpt_next(execs[x].e), gckpt_exec_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
+        if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) && gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
+            MUST(hash == gckpt_store_hash(stores[execs[x].of.store].s), "hashes");
+        if (!execs[x].under_way) {
+            static float all[1 << 14];
+            gckpt_parameter p;
+            const int index = whole(&in, 12);
+            if (gckpt_store_peek(stores[execs[x].of.store].s, index, &p) != GCKPT_OK || p.elements <= 1 << 14)
+                gckpt_gather_values(execs[x].e, index, all);
+        }
+    }
+    /* nothing */
+    MUST(gckpt_error(NULL) == GCKPT_E_MEMORY && gckpt_error_text(NULL)[0], "NULL");
+    const float f = real(&in);
+    gckpt_from_bf16(gckpt_to_bf16(f));
+    gckpt_lr_cosine(byte(&in), byte(&in), byte(&in), f, 0);
+    gckpt_isa_available((gckpt_isa)i), gckpt_isa_name((gckpt_isa)(i & 7)), gckpt_threads();
+    gckpt_result_text((gckpt_result)(i & 31));
+    MUST(gckpt_shape_of(NULL).n == -1 && gckpt_id(NULL) == -1 && !gckpt_graph_of(NULL) && gckpt_graph_size(NULL) == 0, "NULL");
+}
+static void failing(int command)
+{
+    const long n = 1 + pick(&in, 64);
+    met[command]++;
+    switch (pick(&in, 6)) {
+    case 0: memory.fail_at = memory.calls + n; break;
+    case 1: memory.fail_at = memory.calls + 1 + n * n / 8; break;
+    case 2: fails.progress = n; break;
+    case 3: fails.offload = n % 8 + 1; break;
+    case 4: fails.exchange = n; break;
+    default: fails.io = n;
+    }
+}
+static void freeing(int command)
+{
+    met[command]++;
+    switch (pick(&in, 6)) {
+    case 0: free_front(pick(&in, FRONTIERS)); break;
+    case 1: free_plan(pick(&in, PLANS)); break;
+    case 2: free_net(pick(&in, NETS)); break;
+    case 3:
+    case 4: free_exec(pick(&in, EXECS)); break;
+    default:
+        if (byte(&in) > 180)
+            free_store(pick(&in, STORES));
+    }
+}
+
+static const struct {
+    void (*run)(int command);
+    int id;
+    const char *name;
+} commands[] = {
+    { new_store, 0, "store_new" },
+    { new_net, 1, "graph_new" },
+    { new_net, 1, "" },
+    { new_plan, 2, "plan_new" },
+    { new_plan, 2, "" },
+    { new_plan, 2, "" },
+    { new_exec, 3, "exec_new" },
+    { new_exec, 3, "" },
+    { new_exec, 3, "" },
+    { step, 4, "step, gradients, forward" },
+    { step, 4, "" },
+    { step, 4, "" },
+    { duel, 5, "steps of two plans" },
+    { duel, 5, "" },
+    { fit, 7, "fit" },
+    { frontier, 8, "frontier_new" },
+    { frontier, 8, "" },
+    { plan_texts, 10, "plan_read" },
+    { plan_params, 11, "plan_params" },
+    { picks, 12, "fetch, collect" },
+    { positions, 13, "rewind" },
+    { checks, 14, "check_gradients, calibrate" },
+    { settings, 15, "freeze, group, reset, ranks, notes" },
+    { settings, 15, "" },
+    { pack, 16, "pack" },
+    { external, 17, "external" },
+    { files, 18, "store_write" },
+    { files, 18, "" },
+    { getters, 20, "getters" },
+    { failing, 21, "failing" },
+    { failing, 21, "" },
+    { freeing, 22, "free" },
+};
+
+static void tell(void)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (commands[i].name[0])
+            fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, met[commands[i].id], accepted[commands[i].id]);
+    fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n", "  compared", "", accepted[6], "  frontier_plan", met[9],
+            accepted[9], "  store_read", met[19], accepted[19]);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    /* a store, a net of 2 rows and 80 bytes; calls by chance */
+    static const uint8_t head[] = { 0, 0, 0, 5, 1, 0, 0, 1, 1, 80 };
+    (void)argc, (void)argv;
+    talk = getenv("FUZZ_TALK") != NULL;
+    write_seeds("calls", 200, 400, head, sizeof head);
+    net_data();
+    if (getenv("FUZZ_COUNT"))
+        atexit(tell);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
+{
+    in.at = at, in.left = size;
+    memset(&memory, 0, sizeof memory);
+    memory.limit = 4 << 20;
+    memset(&fails, 0, sizeof fails);
+    memset(plans, 0, sizeof plans), memset(execs, 0, sizeof execs), memset(nets, 0, sizeof nets);
+    memset(far_memory, 0, sizeof far_memory);
+    in.odd = byte(&in) % 4 == 3;
+    for (int turn = 0; turn < 80 && in.left > 0; turn++) {
+        const unsigned c = byte(&in) % (sizeof commands / sizeof commands[0]);
+        if (talk)
+            fprintf(stderr, "%s %d\n", commands[c].name, commands[c].id);
+        commands[c].run(commands[c].id);
+    }
+    free_all();
+    for (int i = 0; i < EXECS; i++)
+        MUST(!execs[i].e, "an executor is left");
+    MUST(memory.live == 0 && memory.blocks == 0, "%lu bytes in %ld blocks are left", (unsigned long)memory.live, memory.blocks);
+    MUST(memory.wrong_sizes == 0, "%ld blocks were given back with another size", memory.wrong_sizes);
+    return 0;
+}

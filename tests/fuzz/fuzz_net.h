@@ -1,0 +1,526 @@
+/* fuzz_net.h - a graph made from bytes: any op, shapes that mostly fit, now and then wrong ones. The
+ * same bytes with other rows give the same net for other micro-batches. Behind fuzz's bytes.h. */
+#ifndef FUZZ_NET_H
+#define FUZZ_NET_H
+#include "rig.h"
+
+typedef gckpt_tensor T;
+enum { NET_TENSORS = 48, NET_TERMS = 3, NET_ROWS = 20, NET_ELEMENTS = 512, NET_PICKS = 4 };
+
+/* Rows of every input: NET_ROWS of NET_ELEMENTS, from any of 64 places on. */
+static float net_floats[NET_ROWS * NET_ELEMENTS + 64];
+static int32_t net_indices[NET_ROWS * NET_ELEMENTS + 64], net_wild[NET_ROWS * NET_ELEMENTS + 64];
+static uint8_t net_bytes[NET_ROWS * NET_ELEMENTS + 64];
+
+static inline void net_data(void)
+{
+    for (int i = 0; i < NET_ROWS * NET_ELEMENTS + 64; i++) {
+        net_floats[i] = (float)(i * 37 % 19 - 9) / 8;
+        net_indices[i] = i * 5 % 7 % 2;
+        net_wild[i] = i % 11 - 3;
+        net_bytes[i] = (uint8_t)(i * 29);
+    }
+}
+
+typedef struct {
+    gckpt_graph *g;
+    T *t[NET_TENSORS];
+    int count, params, inputs;
+    int64_t rows;
+    gckpt_term term[NET_TERMS];
+    int terms;
+    gckpt_pick fetch[NET_PICKS]; /* what plans may pick */
+    int fetches;
+    int own; /* a user's op whose runs are counted */
+} fuzz_net;
+
+/* ---- a user's ops: 2x with aux, and ones that refuse ---- */
+static gckpt_result own_shape(gckpt_call *call)
+{
+    const int mode = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    if (mode == 1)
+        return gckpt_fail(call, GCKPT_E_ARG, "own: refused, %i %S", mode, &call->shape);
+    call->work_forward = mode == 2 ? 64 : 0;
+    call->mixes_rows = mode == 3;
+    return GCKPT_OK;
+}
+static void own_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        const float x = call->in[0].data[i];
+        if (call->out)
+            call->out[i] = x * (0.5f + x);
+        if (call->aux)
+            ((float *)call->aux)[i] = 0.5f + 2 * x;
+    }
+    if (call->work && call->work_forward)
+        memset(call->work, 0x55, call->work_forward);
+}
+static void own_backward(const gckpt_call *call)
+{
+    const float *slope = (const float *)call->aux;
+    float *grad = call->in[0].grad;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
+        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
+                                         : call->grad_out[i] * slope[i];
+}
+static const gckpt_op own_op = { .name = "own_op",
+                                 .shape = own_shape,
+                                 .forward = own_forward,
+                                 .backward = own_backward,
+                                 .needs = { GCKPT_AUX },
+                                 .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
+
+static T *net_add(fuzz_net *n, T *t)
+{
+    if (t && n->count < NET_TENSORS)
+        n->t[n->count++] = t;
+    return t;
+}
+/* One of the last made, mostly. NULL: a wrong one. */
+static T *net_any(fuzz_net *n, bytes *b)
+{
+    const unsigned x = byte(b);
+    if (n->count == 0 || (b->odd && x >= 254))
+        return NULL;
+    return n->t[n->count - 1 - (int)(x >= 128 ? x % 3 % (unsigned)n->count : x % (unsigned)n->count)];
+}
+/* One of that many axes (0: any) and, with like, of that shape; or `like`. */
+static T *net_like(fuzz_net *n, bytes *b, int axes, T *like)
+{
+    const int from = byte(b);
+    const gckpt_shape want = gckpt_shape_of(like);
+    if (b->odd && from >= 250)
+        return net_any(n, b);
+    for (int i = 0; i < n->count; i++) {
+        T *t = n->t[(from + i) % n->count];
+        const gckpt_shape s = gckpt_shape_of(t);
+        gckpt_node node;
+        gckpt_graph_node(n->g, gckpt_id(t), &node);
+        if (node.type == GCKPT_F32 && !node.loss && (axes == 0 || s.n == axes) &&
+            (!like || (s.n == want.n && memcmp(s.d, want.d, sizeof(int64_t) * (size_t)s.n) == 0)))
+            return t;
+    }
+    return like;
+}
+static gckpt_shape net_shape(bytes *b, int axes, int64_t rows)
+{
+    gckpt_shape s = gckpt_shape1(rows);
+    s.n = axes;
+    for (int i = 1; i < axes && i < GCKPT_MAX_DIMS; i++)
+        s.d[i] = 1 + number(b, i > 2 ? 3 : 8);
+    return s;
+}
+static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
+{
+    char name[32];
+    gckpt_init init = { 0.3f, 0, 0 };
+    const unsigned x = byte(b);
+    if (s.n > 0 && b->odd && x >= 250)
+        s.d[s.n - 1] = number(b, 9);
+    if (x % 16 == 1)
+        init.constant = real(b);
+    if (x % 16 == 2)
+        init.uniform = real(b);
+    snprintf(name, sizeof name, "p%d", x % 32 == 3 && n->params ? pick(b, n->params) : n->params++);
+    return gckpt_param(n->g, name, s, init);
+}
+static T *net_input(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
+{
+    char name[32];
+    snprintf(name, sizeof name, "x%d", b->odd && byte(b) == 255 ? 0 : n->inputs++);
+    return gckpt_input(n->g, name, type, s);
+}
+static T *net_constant(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
+{
+    int64_t size = 1;
+    for (int i = 0; i < s.n && i < GCKPT_MAX_DIMS; i++)
+        size = s.d[i] > 0 && s.d[i] <= 16 ? size * s.d[i] : INT32_MAX;
+    /* what is not there would be the caller's fault */
+    if (size > NET_ROWS * NET_ELEMENTS)
+        return NULL;
+    char name[32];
+    snprintf(name, sizeof name, "c%d", pick(b, 100));
+    return gckpt_constant(n->g, name, type, s,
+                          type == GCKPT_F32   ? (const void *)(net_floats + pick(b, 64))
+                          : type == GCKPT_I32 ? (const void *)(net_indices + pick(b, 64))
+                                              : (const void *)net_bytes);
+}
+static int64_t net_last(const T *x)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    return s.n > 0 ? s.d[s.n - 1] : 1;
+}
+static gckpt_shape net_rows_of(const T *x, int drop)
+{
+    gckpt_shape s = gckpt_shape_of(x);
+    s.n = s.n > drop ? s.n - drop : 0;
+    return s;
+}
+/* Indices with this shape: fed, constant, or what argmax gives. */
+static T *net_index(fuzz_net *n, bytes *b, gckpt_shape s)
+{
+    const int how = pick(b, 4);
+    return how ? net_input(n, b, GCKPT_I32, s) : net_constant(n, b, GCKPT_I32, s);
+}
+static gckpt_window net_window(bytes *b, int pool)
+{
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    for (int i = 0; i < 2; i++) {
+        w.size[i] = pool || (b->odd && byte(b) > 250) ? 1 + whole(b, 3) : 0;
+        w.stride[i] = whole(b, 3);
+        w.padding[i] = whole(b, 2);
+        w.dilation[i] = whole(b, 2);
+        w.output_padding[i] = b->odd ? whole(b, 2) : 0;
+    }
+    w.groups = whole(b, 2);
+    return w;
+}
+static T *net_block(T *x, void *user)
+{
+    return gckpt_tanh(gckpt_scale(x, *(const float *)user));
+}
+
+static T *net_unary(bytes *b, T *x)
+{
+    static T *(*const ops[])(T *) = {
+        gckpt_relu, gckpt_softplus, gckpt_gelu,        gckpt_gelu_erf, gckpt_silu, gckpt_tanh,
+        gckpt_sigmoid, gckpt_softmax, gckpt_log_softmax, gckpt_exp,    gckpt_log,  gckpt_sqrt,
+        gckpt_abs,  gckpt_reciprocal, gckpt_sin,       gckpt_cos,      gckpt_detach
+    };
+    return ops[pick(b, sizeof ops / sizeof ops[0])](x);
+}
+static T *net_moved(fuzz_net *n, bytes *b, T *x)
+{
+    gckpt_shape s = gckpt_shape_of(x);
+    const int axis = s.n > 1 ? 1 + whole(b, s.n - 1) : whole(b, 1);
+    const int64_t size = axis > 0 && axis < s.n ? s.d[axis] : 1;
+    int axes[GCKPT_MAX_DIMS];
+    T *many[GCKPT_MAX_INPUTS + 1];
+    (void)n;
+    switch (pick(b, 11)) {
+    case 0:
+        if (s.n > 2)
+            s.d[1] *= s.d[2], s.d[2] = s.n > 3 ? s.d[3] : 1, s.d[3] = s.n > 4 ? s.d[4] : 1, s.n--;
+        else if (s.n == 2)
+            s.d[2] = s.d[1], s.d[1] = 1, s.n = 3;
+        if (b->odd && byte(b) > 240)
+            s.d[pick(b, GCKPT_MAX_DIMS)] = number(b, 9);
+        return gckpt_reshape(x, s);
+    case 1:
+        for (int i = 0; i < GCKPT_MAX_DIMS; i++)
+            axes[i] = i == 0 || s.n < 2 ? i : 1 + (i - 1 + s.n - 2) % (s.n - 1);
+        if (b->odd)
+            axes[pick(b, GCKPT_MAX_DIMS)] = whole(b, 4);
+        return gckpt_permute(x, axes, b->odd ? whole(b, s.n + 1) : s.n);
+    case 2: {
+        const int64_t begin = number(b, (int)(size < 9 ? size : 9));
+        return gckpt_slice(x, axis, begin, begin + 1 + number(b, (int)(size - begin > 0 && size < 9 ? size - begin : 1)));
+    }
+    case 3: {
+        const int k = b->odd ? whole(b, GCKPT_MAX_INPUTS) : 1 + pick(b, 3);
+        for (int i = 0; i <= GCKPT_MAX_INPUTS; i++)
+            many[i] = i == 0 ? x : net_like(n, b, 0, x);
+        return gckpt_concat(many, k, axis);
+    }
+    case 4: return gckpt_pad(x, axis, number(b, 3), number(b, 3), real(b));
+    case 5: return gckpt_sum(x, axis);
+    case 6: return gckpt_mean(x, axis);
+    case 7: return gckpt_max(x, axis);
+    case 8: return net_add(n, gckpt_argmax(x, axis)) ? x : NULL;
+    case 9: return gckpt_scale(x, real(b));
+    default: return gckpt_dropout(x, real(b) < 1 ? 0.25f : real(b));
+    }
+}
+static T *net_layer(fuzz_net *n, bytes *b, T *x)
+{
+    const int64_t c = net_last(x), wide = 1 + number(b, 6), o = wide > 1 << 20 ? 5 : wide;
+    const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
+    const int bias = pick(b, 2);
+    gckpt_shape s = gckpt_shape_of(x);
+    T *w, *v, *u;
+    switch (pick(b, 16)) {
+    case 0:
+    case 1:
+        w = net_weight(n, b, gckpt_shape2(c, o));
+        return gckpt_linear(x, w, bias ? net_weight(n, b, gckpt_shape1(o)) : NULL);
+    case 2:
+        w = net_weight(n, b, gckpt_shape2(o, c));
+        return gckpt_linear_transposed(x, w, bias ? net_weight(n, b, gckpt_shape1(o)) : NULL);
+    case 3:
+        w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
+        v = pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL;
+        return pick(b, 2) ? gckpt_layernorm(x, w, v) : gckpt_layernorm_eps(x, w, v, real(b));
+    case 4:
+        w = bias ? net_weight(n, b, gckpt_shape1(c)) : NULL;
+        return pick(b, 2) ? gckpt_rmsnorm(x, w) : gckpt_rmsnorm_eps(x, w, real(b));
+    case 5:
+        w = net_weight(n, b, gckpt_shape2(2 + number(b, 6), o));
+        v = pick(b, 3) && s.n == 3 ? gckpt_argmax(x, 2) : net_index(n, b, net_rows_of(x, s.n > 1));
+        return gckpt_embed(w, v);
+    case 6: /* (B,N,C) */
+        return gckpt_gather(x, net_index(n, b, gckpt_shape2(s.n > 0 ? s.d[0] : 1, 1 + number(b, 4))));
+    case 7: return gckpt_matmul(x, bias ? net_weight(n, b, gckpt_shape2(c, o)) : net_any(n, b));
+    case 8: return gckpt_matmul_transposed(x, bias ? net_weight(n, b, gckpt_shape2(o, c)) : x);
+    case 9:
+    case 10: {
+        gckpt_attention_desc d;
+        memset(&d, 0, sizeof d);
+        d.heads = c % 2 == 0 ? 2 : 1;
+        if (b->odd)
+            d.heads = whole(b, 4), d.key_heads = whole(b, 3), d.scale = real(b);
+        d.causal = pick(b, 2);
+        d.window = d.causal ? number(b, 3) : 0;
+        d.cap = pick(b, 3) == 0 ? real(b) : 0;
+        d.lengths = pick(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
+        w = net_like(n, b, 3, x), v = net_like(n, b, 3, w);
+        return bias ? gckpt_attention_with(x, w, v, &d) : gckpt_attention(x, w, v, d.heads, d.causal);
+    }
+    case 11: {
+        static const float angles[4] = { 1, 0.5f, 0.25f, 0.125f };
+        gckpt_rotary_desc d;
+        memset(&d, 0, sizeof d);
+        d.heads = c % 4 == 0 ? 2 : 1;
+        d.base = pick(b, 2) ? real(b) : 0;
+        d.first = number(b, 5);
+        d.turned = pick(b, 2) ? number(b, 5) : 0;
+        d.frequencies = d.turned == 4 || d.turned == 2 ? angles : NULL;
+        d.scale = pick(b, 2) ? real(b) : 0;
+        return bias ? gckpt_rotary_with(x, &d)
+               : pick(b, 2) ? gckpt_rotary(x, d.heads, d.base)
+                            : gckpt_rotary_at(x, d.heads, d.base, d.first);
+    }
+    case 12:
+        w = net_weight(n, b, gckpt_shape2(s.n == 3 ? s.d[1] + 9 : 9, c));
+        return bias ? gckpt_positions(x, w) : gckpt_positions_at(x, w, number(b, 9));
+    case 13:
+        w = net_weight(n, b, gckpt_shape2(c, 3 * o)), v = net_weight(n, b, gckpt_shape2(o, 3 * o));
+        u = pick(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
+        return gckpt_gru(x, w, u, v, bias ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL, NULL);
+    case 14:
+        w = net_weight(n, b, gckpt_shape2(c, 4 * o)), v = net_weight(n, b, gckpt_shape2(o, 4 * o));
+        u = net_input(n, b, GCKPT_F32, gckpt_shape2(n->rows, o));
+        return gckpt_lstm(x, w, v, bias ? net_weight(n, b, gckpt_shape1(4 * o)) : NULL,
+                          pick(b, 2) ? u : NULL, pick(b, 2) ? u : NULL);
+    default:
+        w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
+        v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);
+        return gckpt_batchnorm(x, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w, v);
+    }
+}
+static T *net_image(fuzz_net *n, bytes *b, T *x)
+{
+    const int64_t c = net_last(x), o = 1 + number(b, 4);
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int how = pick(b, 8), groups = 1 + whole(b, 2);
+    gckpt_window w = net_window(b, how == 4 || how == 5);
+    const int64_t g = w.groups > 1 && c % w.groups == 0 ? w.groups : 1;
+    T *bias = pick(b, 2) ? net_weight(n, b, gckpt_shape1(o)) : NULL;
+    switch (s.n != 4 && s.n != 3 ? 7 : how) {
+    case 0:
+    case 1:
+        return s.n == 4 ? gckpt_conv2d(x, net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), c / g, o)), bias, &w)
+                        : gckpt_conv1d(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), c / g, o)), bias, &w);
+    case 2:
+    case 3:
+        return s.n == 4 ? gckpt_conv2d_transposed(x, net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), o / g, c)), bias, &w)
+                        : gckpt_conv1d_transposed(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), o / g, c)), bias, &w);
+    case 4: return gckpt_max_pool(x, &w);
+    case 5: return gckpt_average_pool(x, &w);
+    case 6: return gckpt_upsample(x, 1 + number(b, 7), 1 + number(b, 7), (gckpt_upsampling)whole(b, 3));
+    default:
+        return pick(b, 2) ? gckpt_global_average_pool(x)
+                          : gckpt_groupnorm(x, groups, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
+    }
+}
+static T *net_pair(fuzz_net *n, bytes *b, T *x)
+{
+    static T *(*const ops[])(T *, T *) = { gckpt_add, gckpt_sub,     gckpt_mul,
+                                           gckpt_div, gckpt_maximum, gckpt_minimum };
+    const int how = pick(b, 8);
+    T *y = pick(b, 3) ? net_like(n, b, 0, x) : net_weight(n, b, gckpt_shape1(net_last(x)));
+    return how < 6 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
+}
+static T *net_loss(fuzz_net *n, bytes *b, T *x)
+{
+    const gckpt_linear_loss_desc cap = { pick(b, 2) ? real(b) : 0 };
+    const gckpt_shape rows = net_rows_of(x, 1);
+    T *w = pick(b, 2) ? gckpt_sigmoid(x) : NULL, *y;
+    switch (pick(b, 10)) {
+    case 0: return gckpt_cross_entropy(x, net_index(n, b, rows));
+    case 1:
+    case 2:
+        y = net_weight(n, b, gckpt_shape2(2 + number(b, 6), net_last(x)));
+        return pick(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows))
+                          : gckpt_linear_cross_entropy_with(x, y, net_index(n, b, rows), &cap);
+    case 3: return gckpt_mean_squared_error(x, net_like(n, b, 0, x));
+    case 4: return gckpt_cross_entropy_with(x, net_index(n, b, rows), w ? gckpt_mean(w, -1) : NULL, real(b));
+    case 5: return gckpt_soft_cross_entropy(x, gckpt_softmax(net_like(n, b, 0, x)), NULL);
+    case 6: return gckpt_binary_cross_entropy(x, gckpt_sigmoid(net_like(n, b, 0, x)), w);
+    case 7: return gckpt_huber(x, net_like(n, b, 0, x), w, real(b));
+    case 8: return gckpt_mean_squared_error_with(x, net_like(n, b, 0, x), w);
+    default: return gckpt_sum_loss(pick(b, 2) ? x : gckpt_mul(x, x));
+    }
+}
+static void net_term(fuzz_net *n, bytes *b, T *loss)
+{
+    if (n->terms < NET_TERMS) {
+        n->term[n->terms].loss = loss;
+        n->term[n->terms].weight = pick(b, 2) ? 1 : real(b);
+        n->term[n->terms++].regulariser = b->odd ? pick(b, 2) : 0;
+    }
+}
+
+enum { NET_OPS = 24, NET_OP_BYTES = 10 };
+/* Without the ops of `left_out`. Returns the first one that was refused, -1: none. */
+static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
+{
+    bytes b = all;
+    int segments = 0;
+    memset(n, 0, sizeof *n);
+    n->g = g, n->rows = rows;
+    const unsigned first = byte(&b);
+    const int caches = first / 8 % 8 == 1;
+    b.odd = first % 8 == 7;
+    net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)));
+    all = b, all.odd = b.odd;
+    for (int i = 0; i < NET_OPS && all.left > 0; i++) {
+        b = part(&all, NET_OP_BYTES);
+        if (left_out >> i & 1)
+            continue;
+        T *x = net_any(n, &b), *t = NULL;
+        float f = 0.5f;
+        gckpt_node node;
+        if (x && gckpt_graph_node(g, gckpt_id(x), &node) == GCKPT_OK && (node.loss || node.type != GCKPT_F32) && !b.odd)
+            x = net_like(n, &b, 0, NULL);
+        switch (pick(&b, 24)) {
+        case 0:
+        case 1: t = net_unary(&b, x); break;
+        case 2:
+            switch (pick(&b, 5)) {
+            case 0: t = gckpt_leaky_relu(x, real(&b)); break;
+            case 1: t = gckpt_pow(x, real(&b)); break;
+            case 2: t = gckpt_clamp(x, -real(&b), real(&b)); break;
+            case 3: t = gckpt_checkpoint(net_block, x, &f); break;
+            default: {
+                T *in[1];
+                int mode = b.odd ? pick(&b, 4) : 0;
+                in[0] = x;
+                t = gckpt_apply(&own_op, in, 1, &mode, sizeof mode);
+                pc_saw_op(t, &own_op);
+                n->own = 1;
+            }
+            }
+            break;
+        case 3:
+        case 4: t = net_moved(n, &b, x); break;
+        case 5:
+        case 6:
+        case 7:
+        case 8:
+        case 9: t = net_layer(n, &b, x); break;
+        case 10:
+        case 11: t = net_image(n, &b, x); break;
+        case 12:
+        case 13: t = net_pair(n, &b, x); break;
+        case 14: net_term(n, &b, net_loss(n, &b, x)); break;
+        case 15: { /* a regulariser, or a loss that says it is one */
+            T *w = net_weight(n, &b, gckpt_shape2(2, 2));
+            const int was = n->terms;
+            if (was > 0)
+                net_term(n, &b, gckpt_sum_loss(gckpt_mul(w, w)));
+            if (n->terms > was)
+                n->term[n->terms - 1].regulariser = 1;
+            break;
+        }
+        case 16: t = net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)); break;
+        case 17:
+            t = gckpt_from_u8(net_input(n, &b, GCKPT_U8, net_shape(&b, 2 + pick(&b, 2), rows)), real(&b), real(&b));
+            break;
+        case 18: t = net_constant(n, &b, GCKPT_F32, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4))); break;
+        case 19: t = net_weight(n, &b, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4))); break;
+        case 20:
+            if (pick(&b, 2) && segments < 3)
+                gckpt_segment_begin(g), segments++;
+            else if (segments || b.odd)
+                gckpt_segment_end(g), segments--;
+            break;
+        case 21:
+            if (pick(&b, 2))
+                pc_saw_pin(gckpt_keep(x), 1);
+            else
+                pc_saw_pin(gckpt_recompute(x), 0);
+            if (b.odd)
+                gckpt_name(x, pick(&b, 2) ? "named" : "");
+            break;
+        case 22:
+            if (caches) {
+                T *k = pick(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16)) : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
+                t = gckpt_attention(x, k, k, 1, b.odd ? pick(&b, 2) : 1);
+            }
+            break;
+        default:
+            if (n->fetches < NET_PICKS && x) {
+                n->fetch[n->fetches].tensor = x;
+                n->fetch[n->fetches++].gradient = pick(&b, 2);
+            }
+        }
+        net_add(n, t);
+        if (!b.odd && gckpt_error(g) != GCKPT_OK)
+            return i;
+    }
+    while (segments-- > 0)
+        gckpt_segment_end(g);
+    for (int i = n->count; n->terms == 0 && i-- > 0;) {
+        gckpt_node node;
+        if (gckpt_graph_node(g, gckpt_id(n->t[i]), &node) == GCKPT_OK && node.type == GCKPT_F32 && !node.loss) {
+            T *loss = gckpt_sum_loss(gckpt_mul(n->t[i], n->t[i]));
+            net_term(n, &b, loss);
+        }
+    }
+    return -1;
+}
+/* The net of these bytes, in a graph that is empty. Ops that do not fit (found out for 3 rows, aside)
+ * are left out, but where odd numbers may come. */
+static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
+{
+    uint32_t left_out = 0;
+    for (int refused = 0; refused >= 0;) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *aside = gckpt_graph_new(s, NULL);
+        refused = net_made(n, aside, b, 3, left_out);
+        if (refused >= 0)
+            left_out |= (uint32_t)1 << refused;
+        gckpt_graph_free(aside);
+        gckpt_store_free(s);
+    }
+    net_made(n, g, b, rows, left_out);
+}
+
+
+/* Feeds of all inputs of a graph, `rows` rows; -1: an input is larger than what there is to feed. */
+static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)
+{
+    const int from = pick(b, 64), wild = b->odd && byte(b) > 200;
+    int count = 0;
+    for (int i = 0; i < gckpt_graph_size(g); i++) {
+        gckpt_node node;
+        if (gckpt_graph_node(g, i, &node) != GCKPT_OK || strcmp(node.op, "input") != 0)
+            continue;
+        int64_t row = 1;
+        for (int k = 1; k < node.shape.n; k++)
+            row = node.shape.d[k] > 0 && node.shape.d[k] <= NET_ELEMENTS ? row * node.shape.d[k] : NET_ELEMENTS + 1;
+        if (row > NET_ELEMENTS || count == most)
+            return -1;
+        feeds[count].input = i;
+        feeds[count++].data = node.type == GCKPT_F32   ? (const void *)(net_floats + from)
+                              : node.type == GCKPT_U8  ? (const void *)(net_bytes + from)
+                              : wild                   ? (const void *)(net_wild + from)
+                                                       : (const void *)(net_indices + from);
+    }
+    return count;
+}
+#endif

@@ -1,0 +1,194 @@
+/* fuzz_schedule.c - any list of instructions as desc.schedule: that of a store-all plan with forwards
+ * repeated, left out, moved, foreign ones put in, reloads of what may be offloaded; or any numbers.
+ *
+ * What must hold: it is refused with a text, and nothing is left; or it is accepted, then the plan is
+ * what tests/plan_check.h says it must be, and its steps, with what is dead painted and what is
+ * computed again compared, give the bits of the store-all plan: losses, norm, weights. */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#define PLAN_CHECK_OFF "it is called on each plan that was accepted"
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/fuzz_net.h"
+
+enum { MOST = 400, FEEDS = 24 };
+
+static heap memory;
+static long tried, planned, accepted;
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    fuzz_net net;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    gckpt_report report[2];
+    gckpt_result result[2];
+    uint64_t hash;
+} life;
+
+static void begin(life *l, bytes b, int64_t rows)
+{
+    const gckpt_memory m = heap_memory(&memory);
+    gckpt_store_desc d;
+    memset(&d, 0, sizeof d);
+    memset(l, 0, sizeof *l);
+    d.memory = m, d.seed = 7;
+    l->s = gckpt_store_new(&d);
+    l->g = gckpt_graph_new(l->s, &m);
+    pc_saw_graph(l->g);
+    net_make(&l->net, l->g, b, rows);
+}
+static void end(life *l)
+{
+    rig_free(l->e, l->p, l->g, l->s);
+    memset(l, 0, sizeof *l);
+}
+static void steps(life *l, unsigned debug, const gckpt_feed *f, int n, int64_t rows, const gckpt_hyper *h)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d.memory = heap_memory(&memory), d.debug = debug;
+    l->e = gckpt_exec_new(l->p, l->s, &d);
+    for (int i = 0; i < 2 && l->e; i++)
+        l->result[i] = gckpt_step(l->e, f, n, rows, h, &l->report[i]);
+    l->hash = gckpt_store_hash(l->s);
+}
+
+/* From the store-all plan's list, or from nothing. */
+static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instruction *list)
+{
+    int n = 0;
+    const unsigned how = byte(b);
+    for (int i = 0; how % 8 != 7 && i < gckpt_plan_length(p) && n < MOST / 2; i++) {
+        gckpt_plan_get(p, i, &list[n]);
+        n += list[n].kind == GCKPT_FORWARD || list[n].kind == GCKPT_BACKWARD;
+    }
+    for (int edits = byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
+        const unsigned what = byte(b);
+        const int at = n ? (byte(b) * 256 + byte(b)) % (n + 1) : 0;
+        if (what % 8 < 4) { /* a stretch again */
+            const int from = n ? byte(b) % n : 0, size = 1 + byte(b) % 16;
+            gckpt_instruction again[16];
+            int k = 0;
+            for (int i = from; i < n && i < from + size; i++)
+                if (list[i].kind == GCKPT_FORWARD)
+                    again[k++] = list[i];
+            memmove(list + at + k, list + at, (size_t)(n - at) * sizeof *list);
+            memcpy(list + at, again, (size_t)k * sizeof *list);
+            n += k;
+        } else if (what % 8 == 4 && n > 0 && at < n) { /* one away */
+            memmove(list + at, list + at + 1, (size_t)(n - at - 1) * sizeof *list);
+            n--;
+        } else if (what % 8 == 5 && n > 1) { /* one elsewhere */
+            const int from = byte(b) % n, to = at % n;
+            const gckpt_instruction one = list[from];
+            memmove(list + from, list + from + 1, (size_t)(n - from - 1) * sizeof *list);
+            memmove(list + to + 1, list + to, (size_t)(n - 1 - to) * sizeof *list);
+            list[to] = one;
+        } else { /* a new one */
+            static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_RELOAD, GCKPT_FORWARD,
+                                                GCKPT_RELOAD,  GCKPT_UPDATE,   GCKPT_HOLD,   GCKPT_REDUCE };
+            memmove(list + at + 1, list + at, (size_t)(n - at) * sizeof *list);
+            list[at].kind = b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 8 : 5)];
+            list[at].id = b->odd && what % 16 == 15 ? whole(b, 64) : byte(b) % (tensors + 1);
+            n++;
+        }
+    }
+    return n;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+static void tell(void)
+{
+    fprintf(stderr, "%ld tries, %ld nets, %ld schedules accepted\n", tried, planned, accepted);
+}
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const uint8_t head[] = { 0, 60 };
+    (void)argc, (void)argv;
+    write_seeds("schedule", 200, 120, head, sizeof head);
+    net_data();
+    if (getenv("FUZZ_COUNT"))
+        atexit(tell);
+    return 0;
+}
+
+static void try_one(bytes in)
+{
+    static gckpt_instruction list[MOST];
+    life a, c;
+    in.odd = byte(&in) % 4 == 3;
+    const bytes net = part(&in, byte(&in));
+    const unsigned o = byte(&in), q = byte(&in);
+    const int64_t rows = 1 + o % 3;
+    gckpt_feed f[FEEDS];
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    begin(&a, net, rows);
+    d.memory = heap_memory(&memory);
+    d.mode = GCKPT_STORE_ALL;
+    d.batch = rows * (o & 4 ? 2 : 1);
+    d.optimiser = o & 8 ? GCKPT_SGD : GCKPT_ADAMW;
+    d.update_in_backward = (o & 0x30) == 0x30;
+    d.stage_parameters = o >> 6 & 1;
+    d.precision = q % 8 == 7 ? GCKPT_BF16 : GCKPT_FP32;
+    d.leaves = q % 8 == 6 ? 2 : 0;
+    d.fetch = a.net.fetch, d.fetches = q & 8 ? a.net.fetches : 0;
+    tried++;
+    a.p = gckpt_plan_new(a.g, a.net.term, a.net.terms, &d);
+    const int n = a.p ? net_feed_all(a.g, &in, f, FEEDS) : -1;
+    if (n >= 0) {
+        gckpt_hyper h = gckpt_hyper_lr(0.01f);
+        begin(&c, net, rows);
+        planned++;
+        d.mode = GCKPT_SCHEDULE;
+        d.offload_bytes = q & 16 ? (q & 32 ? 100000 : 300) : 0;
+        d.offload_beside = q >> 6 & 1;
+        d.fetch = c.net.fetch;
+        d.instructions = schedule(&in, a.p, gckpt_graph_size(a.g), list);
+        d.schedule = list;
+        const size_t live = memory.live;
+        c.p = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
+        if (!c.p) {
+            const gckpt_result r = gckpt_error(c.g);
+            MUST(r >= GCKPT_E_SHAPE && gckpt_error_text(c.g)[0], "refused without a word");
+            MUST(memory.live == live, "what was refused left %ld bytes", (long)(memory.live - live));
+        } else {
+            const char *problem = plan_check(c.p, c.g, &d);
+            accepted++;
+            MUST(!problem, "plan_check: %s", problem);
+            steps(&a, 0, f, n, d.batch, &h);
+            steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE, f, n, d.batch, &h);
+            MUST(!a.e == !c.e || memory.limit, "only one has an executor: %s", gckpt_error_text(a.e ? c.s : a.s));
+            for (int i = 0; i < 2 && a.e && c.e; i++) {
+                const double *x = &a.report[i].loss, *y = &c.report[i].loss;
+                MUST(a.result[i] == c.result[i], "%s; %s", gckpt_error_text(a.e), gckpt_error_text(c.e));
+                MUST(*x == *y || (*x != *x && *y != *y), "loss %.17g, %.17g", *x, *y);
+                x = &a.report[i].grad_norm, y = &c.report[i].grad_norm;
+                MUST(*x == *y || (*x != *x && *y != *y), "norm %.17g, %.17g", *x, *y);
+                MUST(a.report[i].count == c.report[i].count, "counts");
+            }
+            MUST(!a.e || !c.e || a.hash == c.hash, "other weights");
+            if (a.e && c.e && c.result[0] == GCKPT_OK && c.result[1] == GCKPT_OK && !(q & 128) && d.leaves < 2 &&
+                gckpt_store_bytes(c.s) == gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_PARAMETERS) +
+                                              gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_STATE))
+                MUST(gckpt_bytes_measured(c.e) == gckpt_plan_bytes(c.p), "%lu bytes planned, %lu measured",
+                     (unsigned long)gckpt_plan_bytes(c.p), (unsigned long)gckpt_bytes_measured(c.e));
+        }
+        end(&c);
+    }
+    end(&a);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
+{
+    bytes in;
+    in.at = at, in.left = size, in.odd = 0;
+    memset(&memory, 0, sizeof memory);
+    memory.limit = 4 << 20;
+    try_one(in);
+    MUST(memory.live == 0 && memory.blocks == 0 && memory.wrong_sizes == 0, "%lu bytes in %ld blocks are left",
+         (unsigned long)memory.live, memory.blocks);
+    return 0;
+}
