@@ -19,7 +19,7 @@ JOBS=${JOBS:-2}
 version=$($CLANG -dumpversion | sed 's/\..*//')
 tool() # tool NAME: the one that belongs to this clang
 {
-    for t in "$(dirname "$(command -v "$CLANG")")/$1" "$1-$version" "/usr/lib/llvm-$version/bin/$1" "$1"; do
+    for t in "/usr/lib/llvm-$version/bin/$1" "$1-$version" "$(dirname "$(command -v "$CLANG")")/$1" "$1"; do
         command -v "$t" && return
     done
     echo "coverage.sh: no $1" >&2
@@ -48,7 +48,7 @@ merge() # raw profiles are large: one file at a time
     find $B/raw -name '*.profraw' > $B/list
     [ -s $B/list ] || return 0
     [ ! -f $B/all.profdata ] || echo $B/all.profdata >> $B/list
-    "$profdata" merge -sparse -f $B/list -o $B/new.profdata && mv $B/new.profdata $B/all.profdata &&
+    "$profdata" merge -sparse -failure-mode=all -f $B/list -o $B/new.profdata && mv $B/new.profdata $B/all.profdata &&
         rm -f $B/raw/*.profraw
 }
 make() # make with what all of it has: public names are linked with the files of src/, too (OF)
@@ -81,8 +81,8 @@ if [ "$1" != report ]; then
         with plain -mfma tests/cpu/test_kernels.c 10
         with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
     fi
-    merge
 fi
+merge
 
 # Every instrumented program; the first goes without -object.
 objects=
