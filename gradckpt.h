@@ -54,7 +54,7 @@
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
- *     >>check     gradients against finite differences; what ops cost here; races              720
+ *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2521
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
@@ -2124,11 +2124,12 @@ typedef struct {
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
  * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
  * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
- * is large beside its changes (targets far from the outputs) is too coarse in f32, and then half a
- * gradient, or twice it, may look the same. The executor's error text has names and figures. A
- * gradient that is zero but for rounding (what a norm or softmax cancels) is right when the loss
- * shows no slope and is fine enough to show one of 0.01 of the steepest parameter's. Weights are
- * restored to the bit. check may be NULL. */
+ * is large beside its changes (targets far from the outputs; of losses over classes 1 is large,
+ * where one is all but certain) is too coarse in f32, and then half a gradient, or twice it, may
+ * look the same. The executor's error text has names and figures. A gradient that is zero but for
+ * rounding (what a norm or softmax cancels) is right when the loss shows no slope and is fine
+ * enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit. check
+ * may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
@@ -29953,24 +29954,32 @@ typedef struct {
     int param, random;
     float *g, *w;      /* the gradient and the values, copied */
     double loss;       /* there */
+    double width;      /* how far it was looked from */
+    double found, off; /* the slope, and what it may be off by */
     double gap;        /* relative: between slope and gradient */
     double resolution; /* relative: what cannot be seen */
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
+    double rounding;   /* relative: what that may make of the slope */
     int is;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
 static double gckpti_greater(double a, double b) { return a > b ? a : b; }
 
-/* How large the sums are that the loss was made of. */
+/* How large what the loss was made of is: its sums and, of losses over classes (aux: a row's
+ * logarithm), the sums of 1 and more whose logarithms they are. Rounding of 1 goes into the latter
+ * however near 0 they are: a class that is all but certain then leaves out the others. */
 static double gckpti_loss_size(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
+        const gckpt_op *op = p->nodes[p->terms[i].id].op;
+        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_AUX;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
+        double sum = gckpti_greater(gckpti_size(seen->sum), classes ? (double)seen->count : 0);
+        size += gckpti_size((double)gckpti_float(p->terms[i].weight)) * sum / n;
     }
     return size;
 }
@@ -30040,6 +30049,8 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
     t->noise = 4e-7 * gckpti_loss_size(b->e);
     t->change = gckpti_size(v.expected) * h / width;
     t->gap = gckpti_size(found - v.expected);
+    t->width = width;
+    t->found = found;
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
     /* what the losses themselves disagree by about the slope, what rounding them may make of it */
     double spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
@@ -30048,26 +30059,39 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     spread /= scale;
-    double rounding = t->noise / h / scale, doubt = gckpti_greater(spread, rounding);
-    t->is = flat                                                      ? GCKPTI_FLAT
-            : t->gap <= 0.01 && (rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
-            : t->gap <= (width > 1 ? 4 : 2) * doubt                   ? GCKPTI_COARSE
-                                                                      : GCKPTI_WRONG;
-    t->resolution = t->is != GCKPTI_RIGHT ? doubt : rounding <= 0.005 ? rounding : spread;
+    t->rounding = t->noise / h / scale;
+    double doubt = gckpti_greater(spread, t->rounding), off = (width > 1 ? 4 : 2) * doubt;
+    t->off = off * scale;
+    t->is = flat                                                         ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= off                                              ? GCKPTI_COARSE
+                                                                         : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
     return result;
 }
 
+/* Which of two views counts: where they contradict each other, the nearer one, since the loss then
+ * bends more than can be seen from afar; else the clearer one. */
+static int gckpti_clearer(const gckpti_probe *a, const gckpti_probe *b)
+{
+    return gckpti_size(a->found - b->found) > a->off + b->off
+               ? a->width < b->width
+               : a->gap + a->resolution < b->gap + b->resolution;
+}
+
 /* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
- * shows that the gradient is right; else *t is the clearest view. */
+ * shows that the gradient is right; else *t is the clearest view. What bends within the fifth (caps
+ * and curves of large values do) looks smooth from there, and is looked at from nearer still where
+ * rounding, 8 times as much, leaves that to be seen. */
 static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
 {
-    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
+    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
     gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
-    for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
+    for (int i = 0; i < 7 && (i < 5 || 8 * at.rounding <= 0.005) && result == GCKPT_OK; i++) {
         result = gckpti_check_direction(b, widths[i], &at);
         int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
-        if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
+        if (i == 0 || found || gckpti_clearer(&at, t))
             *t = at;
         if (found)
             break;
@@ -30128,8 +30152,8 @@ static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
         result = gckpti_error(
             e, GCKPT_UNRESOLVED,
             "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
-            "other, or check fewer rows",
+            "gradient: the loss, or a class all but certain in it, is large beside its changes. "
+            "Bring targets and outputs near each other, or check fewer rows",
             c->unresolved, c->directions, a->coarse, c->resolution);
     c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
     return result;

@@ -1596,11 +1596,12 @@ typedef struct {
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
  * gradient and along a random direction. E_DATA: one differs by more than 0.01, or the first loss
  * counts nothing in these rows. GCKPT_UNRESOLVED: none does, but some cannot be told: a loss that
- * is large beside its changes (targets far from the outputs) is too coarse in f32, and then half a
- * gradient, or twice it, may look the same. The executor's error text has names and figures. A
- * gradient that is zero but for rounding (what a norm or softmax cancels) is right when the loss
- * shows no slope and is fine enough to show one of 0.01 of the steepest parameter's. Weights are
- * restored to the bit. check may be NULL. */
+ * is large beside its changes (targets far from the outputs; of losses over classes 1 is large,
+ * where one is all but certain) is too coarse in f32, and then half a gradient, or twice it, may
+ * look the same. The executor's error text has names and figures. A gradient that is zero but for
+ * rounding (what a norm or softmax cancels) is right when the loss shows no slope and is fine
+ * enough to show one of 0.01 of the steepest parameter's. Weights are restored to the bit. check
+ * may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward

@@ -595,6 +595,93 @@ static void test_check(int verbose)
             }
 }
 
+/* Losses over classes of which one is the more certain, the greater `margin` is. The logarithms are
+ * of sums of 1 and little more, rounded as 1 is; what that leaves out is missing in the slope from
+ * wherever it is looked at. kind 0: cross_entropy; 1: with weights; 2: the softmax of the logits as
+ * targets; 3: linear_cross_entropy. 4: a tanh that bends the nearer, the greater `margin` is. */
+enum { CLASSES = 4, KINDS = 5 };
+static gckpt_result check_certain(int kind, float by, float margin, gckpt_check *check,
+                                  char text[300])
+{
+    static float x[CHECK_ROWS * CHECK_IN], more[CLASSES], last[CLASSES * CLASSES];
+    static int32_t y[CHECK_ROWS];
+    static const float shift = -0.3f;
+    const gckpt_op op = scaled_op();
+    gckpt_init normal = { 0.4f, 0, 0 };
+    for (int i = 0; i < CHECK_ROWS * CHECK_IN; i++)
+        x[i] = kind == 4 ? 1 : (float)(i * 7 % 11) / 5 - 1;
+    more[0] = margin;
+    for (int i = 0; i < CLASSES; i++)
+        last[i * CLASSES + i] = 1;
+    factor = by;
+    gckpt_store *s = store_in(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(CHECK_ROWS, CHECK_IN));
+    gckpt_tensor *want = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(CHECK_ROWS));
+    gckpt_tensor *plus = gckpt_constant(g, "plus", GCKPT_F32, gckpt_shape1(CLASSES), more);
+    gckpt_tensor *same = gckpt_constant(g, "same", GCKPT_F32, gckpt_shape2(CLASSES, CLASSES), last);
+    gckpt_tensor *h, *loss;
+    if (kind == 4) {
+        const gckpt_init third = { 0, 0, 0.1f };
+        h = gckpt_matmul(in, gckpt_param(g, "w", gckpt_shape2(CHECK_IN, 1), third));
+        h = gckpt_add(h, gckpt_constant(g, "shift", GCKPT_F32, gckpt_shape1(1), &shift));
+        h = gckpt_tanh(gckpt_scale(gckpt_apply(&op, &h, 1, NULL, 0), margin));
+        loss = gckpt_sum_loss(h);
+    } else {
+        h = gckpt_matmul(in, gckpt_param(g, "w", gckpt_shape2(CHECK_IN, CLASSES), normal));
+        h = gckpt_add(gckpt_apply(&op, &h, 1, NULL, 0), plus);
+        gckpt_tensor *some = kind == 1 ? gckpt_sigmoid(gckpt_mean(h, 1)) : NULL;
+        loss = kind == 2   ? gckpt_soft_cross_entropy(h, gckpt_softmax(h), NULL)
+               : kind == 3 ? gckpt_linear_cross_entropy(h, same, want)
+                           : gckpt_cross_entropy_with(h, want, some, 0);
+    }
+    gckpt_term term = { loss, 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feeds[2];
+    feeds[0].input = gckpt_id(in), feeds[0].data = x;
+    feeds[1].input = gckpt_id(want), feeds[1].data = y;
+    gckpt_result result = gckpt_check_gradients(e, feeds, 2, CHECK_ROWS, check);
+    CHECK_MSG(e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    snprintf(text, 300, "%s", gckpt_error_text(e));
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return result;
+}
+
+/* A right gradient is never called wrong, a wrong one never right. Where no class is all but
+ * certain, and however narrow the bend, what can be told is told. */
+static void test_check_certain(int verbose)
+{
+    static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 };
+    char text[300];
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int f = 0; f < 5; f++)
+            for (int m = 0; m < 15; m++) {
+                gckpt_check c;
+                const float margin = kind == 4 ? (float)(1 << m) : (float)(2 * m);
+                const double by = (double)factors[f], size = (double)margin;
+                const int right = f == 0;
+                gckpt_result result = check_certain(kind, factors[f], margin, &c, text);
+                if (verbose)
+                    printf("%d factor %-5g margin %-8g: %-6s worst %-10.3g resolution %-10.3g "
+                           "%d of %d unresolved %s\n",
+                           kind, by, size,
+                           result == GCKPT_OK       ? "ok"
+                           : result == GCKPT_E_DATA ? "wrong"
+                                                    : "coarse",
+                           c.worst, c.resolution, c.unresolved, c.directions, text);
+                CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
+                          by, size, text);
+                /* half the slope is what some see of the bend from afar */
+                if (size < 5 || (kind == 4 && f != 3))
+                    CHECK_MSG(result == (right ? GCKPT_OK : GCKPT_E_DATA), "kind %d, %g, %g: %s",
+                              kind, by, size, text);
+            }
+}
+
 /* What cannot be checked is refused with the reason, and changes nothing. */
 static void test_check_refused(void)
 {
@@ -703,6 +790,7 @@ int main(int argc, char **argv)
     test_block();
     test_free_order();
     test_check(argc > 1);
+    test_check_certain(argc > 1);
     test_check_refused();
     test_names();
     return check_report("test_values");
