@@ -2,7 +2,8 @@
 # Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
 # with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
 # itself. Prints a table by floor, then each line and each side of a branch that nothing ran, but those that
-# tests/uncovered.txt has with a reason. Fails where a line is left over or branches are below BRANCHES %.
+# tests/uncovered.txt has with a reason. Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
+# where a line that has a reason is run. The aim is 100 and 98.
 # Takes some 25 minutes on two cores. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
@@ -12,7 +13,8 @@
 # A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
 # build leaves out (#if), nor an assertion. A function compiled for several instruction sets counts as run when one is.
 # With clang 18 or newer (CLANG=clang-19) also MC/DC: whether each condition of a decision was seen to decide alone.
-BRANCHES=98
+LINES=97
+BRANCHES=94
 B=build/coverage
 CLANG=${CLANG:-clang}
 JOBS=${JOBS:-2}
@@ -94,7 +96,7 @@ objects=${objects# -object }
 "$cov" show -show-branches=count -show-instantiations=false -use-color=false -instr-profile $B/all.profdata $objects \
     $(find $B/tree/src -name '*.[ch]') > $B/show.txt 2> $B/show.err
 
-awk -v limit=$BRANCHES -v mcdc="$mcdc" '
+awk -v lines_limit=$LINES -v limit=$BRANCHES -v mcdc="$mcdc" '
 function known(count) { return count != "" }
 FILENAME == "tests/uncovered.txt" {     # FILE: code of the line: why
     if (/^#/ || !NF)
@@ -187,8 +189,10 @@ END {
         for (line = 1; line <= last[name[f]]; line++) {
             at = name[f] SUBSEP line
             missed = (at in seen) && !hit[at]
-            why = listed[name[f] SUBSEP code[at]]
-            used[name[f] SUBSEP code[at]] = missed
+            key = name[f] SUBSEP code[at]
+            why = key in listed ? listed[key] : ""
+            if (missed)
+                used[key] = 1
             if (missed && why == "")
                 left++
             if (missed || at in gap)
@@ -196,13 +200,15 @@ END {
                     at in gap ? "   <-" gap[at] : "", why == "" ? "" : "   (" why ")"
         }
     for (at in listed)
-        if (!used[at]) {
+        if (!(at in used)) {
             split(at, part, SUBSEP)
             print "tests/uncovered.txt: is run, or is no more: " part[1] ": " part[2]
             stale++
         }
-    printf "\n%d lines that nothing ran have no reason in tests/uncovered.txt; %.2f %% of branches, of %d\n", left, 100 * t[4] / t[3], limit
-    exit left > 0 || stale > 0 || 100 * t[4] / t[3] < limit
+    good = 100 * (1 - left / t[1])
+    printf "\n%d lines that nothing ran have no reason in tests/uncovered.txt: %.2f %% of lines run or have one, %d are " \
+        "asked; %.2f %% of branches, %d are\n", left, good, lines_limit, 100 * t[4] / t[3], limit
+    exit stale > 0 || good < lines_limit || 100 * t[4] / t[3] < limit
 }' tests/uncovered.txt src/ORDER $B/show.txt > $B/coverage.txt
 status=$?
 sed '/^$/q' $B/coverage.txt

@@ -190,8 +190,8 @@ static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i
 #else
 #define at_once last_first
 #endif
-static const gckpti_runner runners[2] = { { last_first, NULL, NULL, NULL },
-                                           { at_once, NULL, NULL, NULL } };
+static const gckpti_runner runners[2] = { { .parallel_for = last_first },
+                                           { .parallel_for = at_once } };
 
 /* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
 static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)

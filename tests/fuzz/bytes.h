@@ -27,10 +27,19 @@ static inline int pick(bytes *b, int n) { return (int)(byte(b) % (unsigned)n); }
 /* 0..n-1, or, now and then, where such are allowed, what is not there. */
 static inline int64_t number(bytes *b, int n)
 {
-    static const int64_t odd[] = {
-        -1,        0,         INT32_MAX, (int64_t)INT32_MAX + 1, INT32_MIN, INT64_MAX / 4 - 7, INT64_MIN / 4, -2,
-        INT64_MAX / 8, 1 << 20, 1 << 30, 7919, 64
-    };
+    static const int64_t odd[] = { -1,
+                                   0,
+                                   INT32_MAX,
+                                   (int64_t)INT32_MAX + 1,
+                                   INT32_MIN,
+                                   INT64_MAX / 4 - 7,
+                                   INT64_MIN / 4,
+                                   -2,
+                                   INT64_MAX / 8,
+                                   1 << 20,
+                                   1 << 30,
+                                   7919,
+                                   64 };
     const unsigned x = byte(b), k = b->odd && x >= 252 ? byte(b) % 16 : 16;
     return k == 16 ? (int)x % n : k < 13 ? odd[k] : k == 13 ? n : k == 14 ? n + 1 : -n;
 }

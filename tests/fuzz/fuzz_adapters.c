@@ -83,15 +83,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const names[] = { "adapters/llama_dora",  "adapters/llama_module",
-                                         "adapters/llama_saved", "adapters/llama_tied",
-                                         "llama/lora",           "llama/adaption",
-                                         "llama/biases",         "llama/patterns",
-                                         "llama/prefix",         "llama/prompt",
-                                         "adapters/gpt2_dora",   "adapters/gpt2_saved",
-                                         "gpt2/lora",            "gpt2/adaption",
-                                         "gpt2/biases",          "gpt2/patterns",
-                                         "gpt2/prefix",          "gpt2/prompt" };
+    static const char *const names[] = { "adapters/llama_dora",
+                                         "adapters/llama_module",
+                                         "adapters/llama_saved",
+                                         "adapters/llama_tied",
+                                         "llama/lora",
+                                         "llama/adaption",
+                                         "llama/biases",
+                                         "llama/patterns",
+                                         "llama/prefix",
+                                         "llama/prompt",
+                                         "adapters/gpt2_dora",
+                                         "adapters/gpt2_saved",
+                                         "gpt2/lora",
+                                         "gpt2/adaption",
+                                         "gpt2/biases",
+                                         "gpt2/patterns",
+                                         "gpt2/prefix",
+                                         "gpt2/prompt" };
     reader_seed s = { NULL, 0 };
     char path[256];
     (void)argc, (void)argv;

@@ -57,7 +57,8 @@ static void *get(void *context, size_t size, size_t alignment)
 {
     int i = 0;
     MUST(context == &device, "context");
-    MUST(alignment > 0 && (alignment & (alignment - 1)) == 0, "alignment %lu", (unsigned long)alignment);
+    MUST(alignment > 0 && (alignment & (alignment - 1)) == 0, "alignment %lu",
+         (unsigned long)alignment);
     while (i < BLOCKS && device.block[i].at)
         i++;
     if (fails(&device.fail_get) || i == BLOCKS || size > 4 << 20)
@@ -76,7 +77,8 @@ static void give_back(void *context, void *at, size_t size)
     (void)context;
     for (int i = 0; i < BLOCKS; i++)
         if (device.block[i].at == at && at) {
-            MUST(device.block[i].size == size, "%lu bytes given back as %lu", (unsigned long)device.block[i].size, (unsigned long)size);
+            MUST(device.block[i].size == size, "%lu bytes given back as %lu",
+                 (unsigned long)device.block[i].size, (unsigned long)size);
             ASAN_UNPOISON_MEMORY_REGION(at, size);
             device.block[i].at = NULL, device.blocks--;
             free(at);
@@ -147,7 +149,8 @@ static void convert(const gckpt_call *call, const gckpt_conversion *c)
 static void update_one(const gckpt_pass *p, int64_t i, float g)
 {
     const gckpt_rates *r = &p->rates;
-    float *w = p->values + i, *m = p->state[0] ? p->state[0] + i : NULL, *v = p->state[1] ? p->state[1] + i : NULL;
+    float *w = p->values + i, *m = p->state[0] ? p->state[0] + i : NULL,
+          *v = p->state[1] ? p->state[1] + i : NULL;
     const float decayed = gckpt_fma(-r->decay, *w, *w), d = g * r->scale;
     if (p->optimiser == GCKPT_SGD) {
         *w = gckpt_fma(-r->rate, d, decayed);
@@ -165,7 +168,8 @@ static void update(const gckpt_call *call, const gckpt_pass *p)
     opened(1);
     const int goes = p->update && !(p->unless && *p->unless);
     for (int64_t at = 0; at < p->elements; at += GCKPT_UPDATE_BLOCK) {
-        const int64_t n = p->elements - at < GCKPT_UPDATE_BLOCK ? p->elements - at : GCKPT_UPDATE_BLOCK;
+        const int64_t n =
+            p->elements - at < GCKPT_UPDATE_BLOCK ? p->elements - at : GCKPT_UPDATE_BLOCK;
         float *g = p->gradient + at;
         for (int k = 0; k < p->adds; k++)
             for (int64_t i = 0; i < n; i++)
@@ -260,14 +264,15 @@ static gckpt_backend table(bytes *b)
 {
     gckpt_backend t;
     const unsigned few = byte(b);
-    const uint32_t left_out = few % 2 ? 0 : (uint32_t)byte(b) | (uint32_t)byte(b) << 8 | (uint32_t)byte(b) << 16;
+    const uint32_t left_out =
+        few % 2 ? 0 : (uint32_t)byte(b) | (uint32_t)byte(b) << 8 | (uint32_t)byte(b) << 16;
     /* of memory of its own mostly all is there that is needed */
     const uint32_t out = few % 4 == 2 ? left_out & 0xff0000u : left_out;
     memset(&t, 0, sizeof t);
     t.name = few & 4 ? "fuzz" : "other";
     t.context = &device;
     t.own_memory = few % 8 != 0;
-#define ENTRY(bit, name, function) t.name = out >> (bit) & 1 ? NULL : (function)
+#define ENTRY(bit, name, function) t.name = out >> (bit)&1 ? NULL : (function)
     ENTRY(0, get, get);
     ENTRY(1, release, give_back);
     ENTRY(2, copy_in, copy_in);
@@ -321,13 +326,16 @@ static void begin(life *l, bytes b, int64_t rows)
     l->g = gckpt_graph_new(l->s, &m);
     net_make(&l->net, l->g, b, rows);
 }
-static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows, const gckpt_hyper *h, int inference)
+static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,
+                  const gckpt_hyper *h, int inference)
 {
     l->e = gckpt_exec_new(l->p, l->s, d);
     for (int i = 0; i < 2 && l->e; i++) {
         l->result[i] = inference ? gckpt_forward(l->e, f, n, rows, &l->report[i])
                                  : gckpt_step(l->e, f, n, rows, h, &l->report[i]);
-        MUST(l->result[i] < GCKPT_E_SHAPE || (gckpt_error(l->e) == l->result[i] && gckpt_error_text(l->e)[0]), "no text");
+        MUST(l->result[i] < GCKPT_E_SHAPE ||
+                 (gckpt_error(l->e) == l->result[i] && gckpt_error_text(l->e)[0]),
+             "no text");
     }
 }
 
@@ -362,7 +370,8 @@ static void try_one(bytes in)
         d.mode = w % 4 == 3 ? GCKPT_INFERENCE : (gckpt_mode)(w % 4);
         d.update_in_backward = w % 4 != 3 && (q & 0xc) == 0 && (q & 16);
         d.offload_bytes = q & 32 ? 4096 : 0, d.offload_beside = q >> 6 & 1;
-        d.budget = d.mode == GCKPT_AUTO && q & 128 ? gckpt_plan_bytes(a.p) * (3 + w / 4 % 8) / 10 : 0;
+        d.budget =
+            d.mode == GCKPT_AUTO && q & 128 ? gckpt_plan_bytes(a.p) * (3 + w / 4 % 8) / 10 : 0;
         d.stage_parameters = w >> 5 & 1;
         if (q % 8 == 7 && here.find_fast)
             d.precision = GCKPT_BF16_FAST;
@@ -380,26 +389,34 @@ static void try_one(bytes in)
             made++;
             steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE);
             x.backend = by % 16 == 1 ? &other : by % 16 == 2 ? NULL : &here;
-            x.debug = by % 16 == 3 ? GCKPT_DEBUG_PLAIN : by % 16 == 4 ? GCKPT_DEBUG_PAINT : by % 16 == 5 ? GCKPT_DEBUG_FINITE : 0;
+            x.debug = by % 16 == 3   ? GCKPT_DEBUG_PLAIN
+                      : by % 16 == 4 ? GCKPT_DEBUG_PAINT
+                      : by % 16 == 5 ? GCKPT_DEBUG_FINITE
+                                     : 0;
             x.copy_feeds = by / 16 % 2;
             gckpt_exec_need(c.p, &x);
             steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE);
             MUST(c.e || (gckpt_error(c.s) >= GCKPT_E_SHAPE && gckpt_error_text(c.s)[0]), "no text");
             ran += c.e != NULL;
         }
-        if (a.e && c.e && !device.failed && a.result[0] == c.result[0] && a.result[1] == c.result[1] && x.debug == 0) {
+        if (a.e && c.e && !device.failed && a.result[0] == c.result[0] &&
+            a.result[1] == c.result[1] && x.debug == 0) {
             equal++;
             for (int i = 0; i < 2; i++) {
                 const double *u = &a.report[i].loss, *v = &c.report[i].loss;
-                MUST(*u == *v || (*u != *u && *v != *v), "loss %.17g, %.17g; step %d, mode %d, precision %d, memory %d", *u, *v,
-                     i, (int)d.mode, (int)d.precision, here.own_memory);
+                MUST(*u == *v || (*u != *u && *v != *v),
+                     "loss %.17g, %.17g; step %d, mode %d, precision %d, memory %d", *u, *v, i,
+                     (int)d.mode, (int)d.precision, here.own_memory);
                 u = &a.report[i].grad_norm, v = &c.report[i].grad_norm;
                 MUST(*u == *v || (*u != *u && *v != *v), "norm %.17g, %.17g", *u, *v);
             }
-            MUST(gckpt_store_pull(c.s, "*") == GCKPT_OK || gckpt_store_count(c.s) == 0, "pull: %s", gckpt_error_text(c.s));
+            MUST(gckpt_store_pull(c.s, "*") == GCKPT_OK || gckpt_store_count(c.s) == 0, "pull: %s",
+                 gckpt_error_text(c.s));
             MUST(gckpt_store_hash(a.s) == gckpt_store_hash(c.s), "other weights on the backend");
         } else if (a.e && c.e && !device.failed && x.debug == 0)
-            MUST(c.result[0] != GCKPT_OK && c.result[0] != GCKPT_SKIPPED ? 1 : c.result[1] == a.result[1] && c.result[0] == a.result[0],
+            MUST(c.result[0] != GCKPT_OK && c.result[0] != GCKPT_SKIPPED
+                     ? 1
+                     : c.result[1] == a.result[1] && c.result[0] == a.result[0],
                  "%s; %s", gckpt_error_text(a.e), gckpt_error_text(c.e));
         const int store_first = byte(&in) & 1;
         if (store_first && c.e) {
@@ -413,7 +430,8 @@ static void try_one(bytes in)
 
 static void tell(void)
 {
-    fprintf(stderr, "%ld tries, %ld nets, %ld plans, %ld executors, %ld compared\n", tried, planned, made, ran, equal);
+    fprintf(stderr, "%ld tries, %ld nets, %ld plans, %ld executors, %ld compared\n", tried, planned,
+            made, ran, equal);
 }
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -435,8 +453,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
     memset(&memory, 0, sizeof memory), memset(&device, 0, sizeof device);
     memory.limit = 4 << 20;
     try_one(in);
-    MUST(device.blocks == 0 && device.host == 0 && device.depth == 0, "%d blocks of the backend's are left", device.blocks);
-    MUST(memory.live == 0 && memory.blocks == 0 && memory.wrong_sizes == 0, "%lu bytes in %ld blocks are left",
-         (unsigned long)memory.live, memory.blocks);
+    MUST(device.blocks == 0 && device.host == 0 && device.depth == 0,
+         "%d blocks of the backend's are left", device.blocks);
+    MUST(memory.live == 0 && memory.blocks == 0 && memory.wrong_sizes == 0,
+         "%lu bytes in %ld blocks are left", (unsigned long)memory.live, memory.blocks);
     return 0;
 }

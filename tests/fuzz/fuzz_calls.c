@@ -36,7 +36,7 @@ typedef struct {
 } net_slot;
 typedef struct {
     gckpt_plan *p;
-    int store, net; /* net: -1 when it is gone */
+    int store, net;           /* net: -1 when it is gone */
     uint64_t made_of, frozen; /* which net with which options; what was frozen */
     gckpt_plan_desc d;
     gckpt_pick fetch[NET_PICKS];
@@ -49,7 +49,7 @@ typedef struct {
     gckpt_exec *e;
     plan_slot of; /* as the plan was */
     unsigned debug;
-    int caches_of, users; /* an executor's number or -1; how many use this one's */
+    int caches_of, users;  /* an executor's number or -1; how many use this one's */
     int under_way, stored; /* within a step; its store is alive */
     int steps;             /* whole steps that succeeded, of full batches and no other */
     void *block;
@@ -135,12 +135,14 @@ static int said(int command, const void *object, gckpt_result r)
     met[command]++;
     accepted[command] += !is_error(r);
     if (talk)
-        fprintf(stderr, "  %d: %s%s%s\n", command, gckpt_result_text(r), is_error(r) && object ? ": " : "",
+        fprintf(stderr, "  %d: %s%s%s\n", command, gckpt_result_text(r),
+                is_error(r) && object ? ": " : "",
                 is_error(r) && object ? gckpt_error_text(object) : "");
     MUST(r >= 0 && r < GCKPT_RESULT_COUNT, "result %d of command %d", (int)r, command);
     if (is_error(r) && object) {
-        MUST(gckpt_error(object) == r, "command %d gave %s, its object says %s (%s)", command, gckpt_result_text(r),
-             gckpt_result_text(gckpt_error(object)), gckpt_error_text(object));
+        MUST(gckpt_error(object) == r, "command %d gave %s, its object says %s (%s)", command,
+             gckpt_result_text(r), gckpt_result_text(gckpt_error(object)),
+             gckpt_error_text(object));
         MUST(gckpt_error_text(object)[0] != 0, "no text");
     }
     return !is_error(r);
@@ -151,10 +153,13 @@ static int made(int command, const void *result, const void *object)
     met[command]++;
     accepted[command] += result != NULL;
     if (talk)
-        fprintf(stderr, "  %d: %s\n", command, result ? "made" : object ? gckpt_error_text(object) : "of nothing");
+        fprintf(stderr, "  %d: %s\n", command,
+                result   ? "made"
+                : object ? gckpt_error_text(object)
+                         : "of nothing");
     if (!result && object)
-        MUST(is_error(gckpt_error(object)) && gckpt_error_text(object)[0] != 0, "command %d: nothing was made, and no error (%s)",
-             command, gckpt_error_text(object));
+        MUST(is_error(gckpt_error(object)) && gckpt_error_text(object)[0] != 0,
+             "command %d: nothing was made, and no error (%s)", command, gckpt_error_text(object));
     return result != NULL;
 }
 
@@ -163,7 +168,8 @@ static int fails_now(long *count) { return *count > 0 && --*count == 0; }
 static int progress(void *user, const gckpt_progress *p)
 {
     (void)user;
-    MUST(p->instruction >= 0 && p->instruction < p->instructions && p->name, "progress %d of %d", p->instruction, p->instructions);
+    MUST(p->instruction >= 0 && p->instruction < p->instructions && p->name, "progress %d of %d",
+         p->instruction, p->instructions);
     return fails_now(&fails.progress);
 }
 static size_t offload(void *user, size_t at, const void *from, size_t size)
@@ -197,7 +203,8 @@ static void own_optimiser(void *user, const gckpt_update *u)
         u->values[i] -= 0.01f * u->lr_scale * (u->state[0] ? u->state[0][i] : g);
     }
 }
-static int exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive, size_t receive_bytes)
+static int exchange(void *user, int peer, const void *send, size_t send_bytes, void *receive,
+                    size_t receive_bytes)
 {
     (void)user, (void)peer, (void)send, (void)send_bytes;
     if (receive_bytes)
@@ -305,11 +312,11 @@ static int find_store(void)
 FIND(find_net, nets, NETS, nets[k].g != NULL)
 FIND(find_plan, plans, PLANS, plans[k].p != NULL)
 FIND(find_exec, execs, EXECS, execs[k].e != NULL && execs[k].stored)
-FIND(find_front, fronts, FRONTIERS, fronts[k].f != NULL)
 
 static const char *pattern(void)
 {
-    static const char *const patterns[] = { "*", "p0", "p1", "p?", "p2*", "m*", "none", "", "p[", "v0" };
+    static const char *const patterns[] = { "*",  "p0",   "p1", "p?", "p2*",
+                                            "m*", "none", "",   "p[", "v0" };
     return patterns[pick(&in, 10)];
 }
 
@@ -348,21 +355,25 @@ static void build(int i, int store, bytes b, int64_t rows)
     n->g = gckpt_graph_new(stores[store].s, &m);
     pc_saw_graph(n->g);
     if (!made(1, n->g, stores[store].s)) {
-        MUST(told(stores[store].s, VALUES) == before, "a graph that was not made changed the store");
+        MUST(told(stores[store].s, VALUES) == before,
+             "a graph that was not made changed the store");
         return;
     }
     net_make(&n->net, n->g, b, rows);
     if (talk)
-        fprintf(stderr, "  net %d of %ld rows: %d tensors, %s\n", i, (long)rows, gckpt_graph_size(n->g),
-                gckpt_error_text(n->g));
+        fprintf(stderr, "  net %d of %ld rows: %d tensors, %s\n", i, (long)rows,
+                gckpt_graph_size(n->g), gckpt_error_text(n->g));
     for (int k = 0; k < gckpt_graph_size(n->g); k++) {
         gckpt_node node;
-        MUST(gckpt_graph_node(n->g, k, &node) == GCKPT_OK && node.op && node.name && node.inputs <= GCKPT_MAX_INPUTS, "node %d", k);
+        MUST(gckpt_graph_node(n->g, k, &node) == GCKPT_OK && node.op && node.name &&
+                 node.inputs <= GCKPT_MAX_INPUTS,
+             "node %d", k);
     }
 }
 static void new_net(int command)
 {
-    const int i = pick(&in, NETS), store = find_store(), again = pick(&in, 4) == 0 ? find_net() : -1;
+    const int i = pick(&in, NETS), store = find_store(),
+              again = pick(&in, 4) == 0 ? find_net() : -1;
     const int64_t rows = 1 + number(&in, 4);
     (void)command;
     const size_t size = again < 0 ? byte(&in) : 0;
@@ -406,7 +417,9 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
     }
     if (c & 8) {
         const unsigned e = byte(&in), f = byte(&in);
-        d.alignment = e % 8 == 0 ? (size_t)1 << pick(&in, 9) : in.odd && e % 8 == 1 ? (size_t)number(&in, 100) : 0;
+        d.alignment = e % 8 == 0             ? (size_t)1 << pick(&in, 9)
+                      : in.odd && e % 8 == 1 ? (size_t)number(&in, 100)
+                                             : 0;
         d.offload_bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
         d.offload_work = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
         d.offload_beside = e / 32 % 2;
@@ -440,19 +453,25 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     const char *op = NULL;
     int64_t first;
     const int length = gckpt_plan_length(p);
-    MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) && gckpt_plan_arena(p) >= gckpt_plan_bound(p), "bytes");
+    MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) &&
+             gckpt_plan_arena(p) >= gckpt_plan_bound(p),
+         "bytes");
     MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        kinds += i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
-    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p), "kinds add up to %lu", (unsigned long)kinds);
-    MUST(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) || d->mode == GCKPT_INFERENCE, "proven work");
+        kinds +=
+            i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
+    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
+         "kinds add up to %lu", (unsigned long)kinds);
+    MUST(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) || d->mode == GCKPT_INFERENCE,
+         "proven work");
     MUST(gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p), "proven bytes");
-    MUST(gckpt_plan_overhead(p) >= 0 && gckpt_plan_gap(p) >= 0 && gckpt_plan_recompute(p) >= 0, "overhead %g, gap %g",
-         gckpt_plan_overhead(p), gckpt_plan_gap(p));
+    MUST(gckpt_plan_overhead(p) >= 0 && gckpt_plan_gap(p) >= 0 && gckpt_plan_recompute(p) >= 0,
+         "overhead %g, gap %g", gckpt_plan_overhead(p), gckpt_plan_gap(p));
     gckpt_plan_split_exact(p, &op);
     gckpt_plan_share(p, gckpt_plan_batch(p), 0, &first);
-    MUST(gckpt_plan_step_work(p) >= gckpt_plan_work(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p), "step work");
+    MUST(gckpt_plan_step_work(p) >= gckpt_plan_work(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
+         "step work");
     if (g && pick(&in, 2)) {
         const char *problem = plan_check(p, g, d);
         MUST(!problem, "plan_check: %s", problem);
@@ -476,7 +495,9 @@ static void new_plan(int command)
     gckpt_plan_desc d = options(&nets[net], fresh.fetch);
     net_slot *n = &nets[net];
     gckpt_store *s = stores[n->store].s;
-    const int terms = d.mode == GCKPT_INFERENCE && pick(&in, 2) ? 0 : in.odd ? whole(&in, n->net.terms + 1) : n->net.terms;
+    const int terms = d.mode == GCKPT_INFERENCE && pick(&in, 2) ? 0
+                      : in.odd                                  ? whole(&in, n->net.terms + 1)
+                                                                : n->net.terms;
     if (terms > NET_TERMS) /* not there */
         return;
     const uint64_t before = told(s, VALUES);
@@ -485,7 +506,8 @@ static void new_plan(int command)
     gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, pick(&in, 16) ? &d : NULL);
     MUST(told(s, VALUES) == before, "planning changed the store");
     if (!made(command, p, n->g)) {
-        MUST(memory.live == live, "a plan that was refused left %ld bytes", (long)(memory.live - live));
+        MUST(memory.live == live, "a plan that was refused left %ld bytes",
+             (long)(memory.live - live));
         return;
     }
     free_plan(i);
@@ -533,7 +555,8 @@ static void fit(int command)
     gckpt_timed t;
     memset(&t, 0, sizeof t);
     if (!in.odd)
-        d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL, d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
+        d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL,
+        d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
     d.cost_count = d.cost_count > 256 ? 256 : d.cost_count;
     if (pick(&in, 4) == 0)
         d.update_in_backward = GCKPT_IF_USEFUL;
@@ -545,8 +568,10 @@ static void fit(int command)
     gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
                           : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
     if (!made(command, p, s)) {
-        MUST(told(s, VALUES) == before, "a fit that failed changed the store: %s", gckpt_error_text(s));
-        MUST(memory.live <= live, "a fit that was refused left %ld bytes", (long)(memory.live - live));
+        MUST(told(s, VALUES) == before, "a fit that failed changed the store: %s",
+             gckpt_error_text(s));
+        MUST(memory.live <= live, "a fit that was refused left %ld bytes",
+             (long)(memory.live - live));
         return;
     }
     free_plan(i);
@@ -568,9 +593,11 @@ static void frontier(int command)
         gckpt_plan_desc d = options(&nets[net], fetch);
         d.fetches = 0, d.fetch = NULL, d.costs = NULL, d.cost_count = 0;
         const size_t live = memory.live;
-        gckpt_frontier *f = gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
+        gckpt_frontier *f =
+            gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
         if (made(command, f, nets[net].g))
-            fronts[i].f = f, fronts[i].net = net, fronts[i].store = nets[net].store, fronts[i].d = d;
+            fronts[i].f = f, fronts[i].net = net, fronts[i].store = nets[net].store,
+            fronts[i].d = d;
         else
             MUST(memory.live == live, "a frontier that was refused left bytes");
         return;
@@ -580,13 +607,15 @@ static void frontier(int command)
     gckpt_point last = { 0, UINT64_MAX, 0, 0, 0 }, at;
     MUST(points > 0, "no points");
     for (int j = 0; j < points; j++) {
-        MUST(gckpt_frontier_get(f, j, &at) == GCKPT_OK && at.bytes > last.bytes && at.work < last.work &&
-                 at.proven_work <= at.work,
+        MUST(gckpt_frontier_get(f, j, &at) == GCKPT_OK && at.bytes > last.bytes &&
+                 at.work < last.work && at.proven_work <= at.work,
              "point %d", j);
         last = at;
         MUST(gckpt_frontier_find(f, at.bytes) == j, "point %d is not found", j);
     }
-    MUST(gckpt_frontier_get(f, points, &at) == GCKPT_E_ARG && gckpt_frontier_get(f, -1, &at) == GCKPT_E_ARG, "beyond");
+    MUST(gckpt_frontier_get(f, points, &at) == GCKPT_E_ARG &&
+             gckpt_frontier_get(f, -1, &at) == GCKPT_E_ARG,
+         "beyond");
     file to = { 0 };
     gckpt_frontier_complete(f);
     gckpt_frontier_proven_bytes(f);
@@ -605,7 +634,10 @@ static void frontier(int command)
     gckpt_plan_desc d = fronts[i].d;
     d.mode = GCKPT_OPTIMAL, d.budget = budget;
     note_plan(&plans[k], net, &d);
-    check_plan(p, nets[net].g, &d);
+    check_plan(p, NULL, &d);
+    /* a frontier is of the time it was made at: what was frozen since still has its backwards */
+    const char *problem = plan_check(p, nets[net].g, &d);
+    MUST(!problem || strstr(problem, "nothing needs it"), "plan_check: %s", problem);
 }
 static void plan_texts(int command)
 {
@@ -618,7 +650,9 @@ static void plan_texts(int command)
     switch (how % 5) {
     case 0: r = gckpt_plan_print(plans[i].p, io_write, &to); break;
     case 1: r = gckpt_plan_trace(plans[i].p, io_write, &to); break;
-    case 2: r = gckpt_plan_c(plans[i].p, how & 64 ? "plan" : how & 128 ? "1 wrong" : "", io_write, &to); break;
+    case 2:
+        r = gckpt_plan_c(plans[i].p, how & 64 ? "plan" : how & 128 ? "1 wrong" : "", io_write, &to);
+        break;
     default:
         r = gckpt_plan_write(plans[i].p, file_write, &to);
         MUST(r == GCKPT_OK, "a plan is not written: %s", gckpt_result_text(r));
@@ -630,8 +664,9 @@ static void plan_texts(int command)
             gckpt_plan *p = gckpt_plan_read(nets[net].g, io_read, &to, &m);
             if (made(command, p, nets[net].g)) {
                 file again = { 0 };
-                MUST(changes || (gckpt_plan_write(p, file_write, &again) == GCKPT_OK && again.size == to.size &&
-                                 memcmp(again.bytes, to.bytes, to.size) == 0),
+                MUST(changes ||
+                         (gckpt_plan_write(p, file_write, &again) == GCKPT_OK &&
+                          again.size == to.size && memcmp(again.bytes, to.bytes, to.size) == 0),
                      "read and written again a plan is another");
                 free(again.bytes);
                 const int k = pick(&in, PLANS);
@@ -646,7 +681,8 @@ static void plan_texts(int command)
             }
         }
     }
-    MUST(r == GCKPT_OK || r == GCKPT_E_FILE || r == GCKPT_E_ARG || r == GCKPT_E_MEMORY, "printing gives %d", (int)r);
+    MUST(r == GCKPT_OK || r == GCKPT_E_FILE || r == GCKPT_E_ARG || r == GCKPT_E_MEMORY,
+         "printing gives %d", (int)r);
     free(to.bytes);
 }
 static void plan_params(int command)
@@ -658,7 +694,8 @@ static void plan_params(int command)
     const uint64_t before = told(s, VALUES);
     const gckpt_result r = gckpt_plan_params(plans[i].p, s);
     if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "plan_params was refused and changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "plan_params was refused and changed the store: %s",
+             gckpt_error_text(s));
 }
 
 /* ---- executors ---- */
@@ -704,9 +741,13 @@ static void new_exec(int command)
     const size_t live = memory.live;
     gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, pick(&in, 16) ? &d : NULL);
     if (!made(command, e, s)) {
-        MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s", gckpt_error_text(s));
-        MUST(memory.live == live, "an executor that was refused left bytes: %s", gckpt_error_text(s));
-        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd || need == 0, "%s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s",
+             gckpt_error_text(s));
+        MUST(memory.live == live, "an executor that was refused left bytes: %s",
+             gckpt_error_text(s));
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd ||
+                 need == 0,
+             "%s", gckpt_error_text(s));
         free(block);
         return;
     }
@@ -751,7 +792,8 @@ static int64_t rows_of(const exec_slot *x)
     const unsigned a = byte(&in);
     if (a < 160)
         return x->of.in_batch < NET_ROWS ? x->of.in_batch : NET_ROWS;
-    return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS) : number(&in, NET_ROWS);
+    return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS)
+                                                      : number(&in, NET_ROWS);
 }
 /* The feeds, or wrong ones. */
 static int feeds_of(const exec_slot *x, gckpt_feed *f)
@@ -773,7 +815,8 @@ static void after_step(exec_slot *x, gckpt_result r, uint64_t before, const char
     const int partly = x->of.d.update_in_backward || x->debug & GCKPT_DEBUG_FINITE;
     if (r == GCKPT_OK || r == GCKPT_MORE || (partly && r != GCKPT_E_ARG))
         return;
-    MUST(told(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r), gckpt_error_text(x->e));
+    MUST(told(s, VALUES) == before, "%s: %s (%s) changed the store", what, gckpt_result_text(r),
+         gckpt_error_text(x->e));
 }
 static void step(int command)
 {
@@ -841,16 +884,18 @@ static void step(int command)
     if (r == GCKPT_OK && (how == 0 || x->of.d.mode == GCKPT_INFERENCE))
         MUST(told(s, VALUES) == before, "gradients or a forward alone changed the store");
     if (r == GCKPT_OK && how > 3 && x->of.d.mode != GCKPT_INFERENCE)
-        MUST(report.step == gckpt_store_step(s) && report.step == steps + (report.count > 0), "step %lu, %lu, %lu",
-             (unsigned long)report.step, (unsigned long)gckpt_store_step(s), (unsigned long)steps);
+        MUST(report.step == gckpt_store_step(s) && report.step == steps + (report.count > 0),
+             "step %lu, %lu, %lu", (unsigned long)report.step, (unsigned long)gckpt_store_step(s),
+             (unsigned long)steps);
     double sum;
     int64_t count;
     for (int k = 0; k < 4; k++)
         gckpt_term_loss(x->e, k, &sum, &count);
-    if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_PAINT) && x->steps == 2 && x->of.d.leaves <= 1 &&
-        gckpt_store_bytes(s) == x->of.d.offload_bytes && x->of.in_batch >= x->of.d.batch)
-        MUST(gckpt_bytes_measured(x->e) == x->of.d.budget, "%lu bytes planned, %lu measured", (unsigned long)x->of.d.budget,
-             (unsigned long)gckpt_bytes_measured(x->e));
+    if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_PAINT) &&
+        x->steps == 2 && x->of.d.leaves <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
+        x->of.in_batch >= x->of.d.batch)
+        MUST(gckpt_bytes_measured(x->e) == x->of.d.budget, "%lu bytes planned, %lu measured",
+             (unsigned long)x->of.d.budget, (unsigned long)gckpt_bytes_measured(x->e));
 }
 /* The same step by two executors of a net: the same bits. */
 static void duel(int command)
@@ -860,8 +905,9 @@ static void duel(int command)
         return;
     exec_slot *x[2] = { &execs[a], &execs[c] };
     const int inference = x[0]->of.d.mode == GCKPT_INFERENCE;
-    if (x[0]->of.made_of != x[1]->of.made_of || x[0]->of.frozen != x[1]->of.frozen || x[0]->of.store != x[1]->of.store ||
-        inference != (x[1]->of.d.mode == GCKPT_INFERENCE) || x[0]->of.d.precision == GCKPT_BF16_FAST ||
+    if (x[0]->of.made_of != x[1]->of.made_of || x[0]->of.frozen != x[1]->of.frozen ||
+        x[0]->of.store != x[1]->of.store || inference != (x[1]->of.d.mode == GCKPT_INFERENCE) ||
+        x[0]->of.d.precision == GCKPT_BF16_FAST ||
         (x[0]->of.d.batch != x[1]->of.d.batch && (!x[0]->of.d.as_built || !x[1]->of.d.as_built)))
         return;
     gckpt_store *s = stores[x[0]->of.store].s;
@@ -890,18 +936,22 @@ static void duel(int command)
             return;
         }
         free(kept.bytes);
-        MUST(told(s, NO_VALUES) == before && hash_of(s) == weights, "written and read a store is another");
+        MUST(told(s, NO_VALUES) == before && hash_of(s) == weights,
+             "written and read a store is another");
     }
     if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
         return;
     accepted[command + 1]++;
-    MUST(hash[0] == hash[1], "other weights by another plan: modes %s and %s, rows %ld and %ld", gckpt_mode_name(x[0]->of.d.mode),
-         gckpt_mode_name(x[1]->of.d.mode), (long)x[0]->of.d.batch, (long)x[1]->of.d.batch);
+    MUST(hash[0] == hash[1], "other weights by another plan: modes %s and %s, rows %ld and %ld",
+         gckpt_mode_name(x[0]->of.d.mode), gckpt_mode_name(x[1]->of.d.mode), (long)x[0]->of.d.batch,
+         (long)x[1]->of.d.batch);
     MUST(report[0].count == report[1].count && report[0].step == report[1].step, "counts");
     for (int k = 0; k < 2 && gckpt_position(x[0]->e) == 0; k++) {
-        const double p = k ? report[0].loss : report[0].grad_norm, q = k ? report[1].loss : report[1].grad_norm;
-        MUST(p == q || (p != p && q != q), "%s %.17g and %.17g: modes %s and %s", k ? "loss" : "norm", p, q,
-             gckpt_mode_name(x[0]->of.d.mode), gckpt_mode_name(x[1]->of.d.mode));
+        const double p = k ? report[0].loss : report[0].grad_norm,
+                     q = k ? report[1].loss : report[1].grad_norm;
+        MUST(p == q || (p != p && q != q), "%s %.17g and %.17g: modes %s and %s",
+             k ? "loss" : "norm", p, q, gckpt_mode_name(x[0]->of.d.mode),
+             gckpt_mode_name(x[1]->of.d.mode));
     }
 }
 static void picks(int command)
@@ -920,7 +970,8 @@ static void picks(int command)
         MUST(f || gckpt_error_text(execs[i].e)[0], "fetch says nothing");
     } else
         said(command, execs[i].e,
-             gckpt_collect(execs[i].e, id, gradient, how & 4 ? to : NULL, how & 8 ? byte(&in) : NET_ROWS * NET_ELEMENTS));
+             gckpt_collect(execs[i].e, id, gradient, how & 4 ? to : NULL,
+                           how & 8 ? byte(&in) : NET_ROWS * NET_ELEMENTS));
 }
 static void positions(int command)
 {
@@ -951,11 +1002,13 @@ static void checks(int command)
     const int64_t rows = how ? x->of.d.batch : rows_of(x);
     if (rows > NET_ROWS)
         return;
-    const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs, 256, &update)
-                               : gckpt_check_gradients(x->e, f, n, rows, &check);
+    const gckpt_result r =
+        how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs, 256, &update)
+            : gckpt_check_gradients(x->e, f, n, rows, &check);
     said(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
-    MUST(told(s, VALUES) == before, "%s (%s) changed the store", how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
+    MUST(told(s, VALUES) == before, "%s (%s) changed the store",
+         how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
 }
 
 /* ---- stores: values, files ---- */
@@ -974,11 +1027,15 @@ static void settings(int command)
     case 2: r = gckpt_store_reset(s, of); break;
     case 3: r = gckpt_store_pull(s, of); break;
     case 4: r = gckpt_store_push(s, of); break;
-    case 5: r = gckpt_store_set_note(s, pick(&in, 4) ? "n1" : "step", pick(&in, 2) ? "some \"text\"\n" : NULL); break;
+    case 5:
+        r = gckpt_store_set_note(s, pick(&in, 4) ? "n1" : "step",
+                                 pick(&in, 2) ? "some \"text\"\n" : NULL);
+        break;
     case 6: {
         gckpt_parameter p;
         r = gckpt_store_get(s, whole(&in, 12), &p);
-        for (int64_t k = 0; r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
+        for (int64_t k = 0;
+             r == GCKPT_OK && p.values && !p.frozen && k < p.count && k < 4 && in.odd; k++)
             p.values[k] = real(&in);
         if (r == GCKPT_E_ARG) /* the end of the list: no error of the store */
             return;
@@ -1006,7 +1063,8 @@ static void pack(int command)
     const uint64_t before = told(s, VALUES);
     const gckpt_result r = gckpt_store_pack(s, of, storage);
     if (!said(command, s, r))
-        MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s", gckpt_error_text(s));
+        MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s",
+             gckpt_error_text(s));
     for (int i = 0; i < EXECS; i++)
         execs[i].steps = -1000;
 }
@@ -1023,15 +1081,19 @@ static void external(int command)
         return;
     gckpt_store *s = stores[store].s;
     const uint64_t before = told(s, VALUES);
-    const gckpt_result r = pick(&in, 3) ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
-                                        : gckpt_store_external_packed(s, name, shape, pick(&in, 2) ? GCKPT_STORED_BF16 : GCKPT_STORED_F16,
-                                                                      halves, NULL);
+    const gckpt_result r =
+        pick(&in, 3)
+            ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
+            : gckpt_store_external_packed(s, name, shape,
+                                          pick(&in, 2) ? GCKPT_STORED_BF16 : GCKPT_STORED_F16,
+                                          halves, NULL);
     if (!said(command, s, r))
         MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }
 static void files(int command)
 {
-    const int from = find_store(), to = find_store(), changes = pick(&in, 4) == 0 ? 1 + pick(&in, 3) : 0;
+    const int from = find_store(), to = find_store(),
+              changes = pick(&in, 4) == 0 ? 1 + pick(&in, 3) : 0;
     gckpt_file_desc d;
     const unsigned a = byte(&in);
     file f = { 0 };
@@ -1055,12 +1117,15 @@ static void files(int command)
     if (wrote && f.size) {
         gckpt_store *s = stores[to].s;
         for (int k = 0; k < changes; k++)
-            f.bytes[(byte(&in) * 256 + byte(&in)) % (f.size < 2000 ? f.size : 2000)] ^= (unsigned char)byte(&in);
+            f.bytes[(byte(&in) * 256 + byte(&in)) % (f.size < 2000 ? f.size : 2000)] ^=
+                (unsigned char)byte(&in);
         const size_t size = changes == 3 ? f.size / 2 : f.size;
         const uint64_t before = told(s, VALUES);
-        r = a & 32 ? gckpt_store_read(s, io_read, &f, size) : gckpt_store_read_as(s, io_read, &f, size, &d);
+        r = a & 32 ? gckpt_store_read(s, io_read, &f, size)
+                   : gckpt_store_read_as(s, io_read, &f, size, &d);
         if (!said(command + 1, s, r))
-            MUST(told(s, VALUES) == before, "a file that was refused changed the store: %s", gckpt_error_text(s));
+            MUST(told(s, VALUES) == before, "a file that was refused changed the store: %s",
+                 gckpt_error_text(s));
         for (int i = 0; i < EXECS; i++)
             execs[i].steps = -1000;
     }
@@ -1076,13 +1141,21 @@ static void getters(int command)
     gckpt_buffer buffer;
     met[command]++;
     if (net >= 0)
-        MUST((gckpt_graph_node(nets[net].g, i, &node) == GCKPT_OK) == (i >= 0 && i < gckpt_graph_size(nets[net].g)), "node %d", i);
+        MUST((gckpt_graph_node(nets[net].g, i, &node) == GCKPT_OK) ==
+                 (i >= 0 && i < gckpt_graph_size(nets[net].g)),
+             "node %d", i);
     if (plan >= 0) {
         const gckpt_plan *p = plans[plan].p;
-        MUST((gckpt_plan_get(p, i, &instruction) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)), "instruction %d", i);
-        MUST((gckpt_plan_usage(p, i, &usage) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)), "usage %d", i);
-        MUST((gckpt_plan_buffer(p, i, &buffer) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_buffers(p)), "buffer %d", i);
-        MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(gckpt_plan_mode(p)), "names");
+        MUST((gckpt_plan_get(p, i, &instruction) == GCKPT_OK) ==
+                 (i >= 0 && i < gckpt_plan_length(p)),
+             "instruction %d", i);
+        MUST((gckpt_plan_usage(p, i, &usage) == GCKPT_OK) == (i >= 0 && i < gckpt_plan_length(p)),
+             "usage %d", i);
+        MUST((gckpt_plan_buffer(p, i, &buffer) == GCKPT_OK) ==
+                 (i >= 0 && i < gckpt_plan_buffers(p)),
+             "buffer %d", i);
+        MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(gckpt_plan_mode(p)),
+             "names");
         gckpt_plan_kind_bytes(p, i);
         gckpt_plan_hidden(p), gckpt_plan_offloaded(p), gckpt_plan_hash(p);
         MUST(gckpt_store_need(p) >= gckpt_store_need(NULL), "store_need");
@@ -1097,13 +1170,15 @@ static void getters(int command)
         uint64_t hash;
         MUST(gckpt_isa_name(gckpt_exec_isa(execs[x].e)), "isa");
         gckpt_next(execs[x].e), gckpt_exec_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
-        if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) && gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
+        if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) &&
+            gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
             MUST(hash == gckpt_store_hash(stores[execs[x].of.store].s), "hashes");
         if (!execs[x].under_way) {
             static float all[1 << 14];
             gckpt_parameter p;
             const int index = whole(&in, 12);
-            if (gckpt_store_peek(stores[execs[x].of.store].s, index, &p) != GCKPT_OK || p.elements <= 1 << 14)
+            if (gckpt_store_peek(stores[execs[x].of.store].s, index, &p) != GCKPT_OK ||
+                p.elements <= 1 << 14)
                 gckpt_gather_values(execs[x].e, index, all);
         }
     }
@@ -1114,7 +1189,9 @@ static void getters(int command)
     gckpt_lr_cosine(byte(&in), byte(&in), byte(&in), f, 0);
     gckpt_isa_available((gckpt_isa)i), gckpt_isa_name((gckpt_isa)(i & 7)), gckpt_threads();
     gckpt_result_text((gckpt_result)(i & 31));
-    MUST(gckpt_shape_of(NULL).n == -1 && gckpt_id(NULL) == -1 && !gckpt_graph_of(NULL) && gckpt_graph_size(NULL) == 0, "NULL");
+    MUST(gckpt_shape_of(NULL).n == -1 && gckpt_id(NULL) == -1 && !gckpt_graph_of(NULL) &&
+             gckpt_graph_size(NULL) == 0,
+         "NULL");
 }
 static void failing(int command)
 {
@@ -1187,9 +1264,11 @@ static void tell(void)
 {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (commands[i].name[0])
-            fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, met[commands[i].id], accepted[commands[i].id]);
-    fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n", "  compared", "", accepted[6], "  frontier_plan", met[9],
-            accepted[9], "  store_read", met[19], accepted[19]);
+            fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, met[commands[i].id],
+                    accepted[commands[i].id]);
+    fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n", "  compared", "",
+            accepted[6], "  frontier_plan", met[9], accepted[9], "  store_read", met[19],
+            accepted[19]);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -1225,7 +1304,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
     free_all();
     for (int i = 0; i < EXECS; i++)
         MUST(!execs[i].e, "an executor is left");
-    MUST(memory.live == 0 && memory.blocks == 0, "%lu bytes in %ld blocks are left", (unsigned long)memory.live, memory.blocks);
-    MUST(memory.wrong_sizes == 0, "%ld blocks were given back with another size", memory.wrong_sizes);
+    MUST(memory.live == 0 && memory.blocks == 0, "%lu bytes in %ld blocks are left",
+         (unsigned long)memory.live, memory.blocks);
+    MUST(memory.wrong_sizes == 0, "%ld blocks were given back with another size",
+         memory.wrong_sizes);
     return 0;
 }

@@ -42,7 +42,8 @@ static void try_turns(chat *c, const char *lines, size_t size)
     for (size_t i = 0; i < size && count < TURNS; count++) {
         const char *end = (const char *)memchr(lines + i, ',', size - i);
         const size_t n = end != NULL ? (size_t)(end - lines) - i : size - i;
-        turns[count].role = (chat_role)(count == 0 && n % 3 == 0 ? CHAT_SYSTEM : 1 + (count + n / 64) % 2);
+        turns[count].role =
+            (chat_role)(count == 0 && n % 3 == 0 ? CHAT_SYSTEM : 1 + (count + n / 64) % 2);
         turns[count].text = lines + i;
         turns[count].size = n;
         i += n + 1;
@@ -52,7 +53,8 @@ static void try_turns(chat *c, const char *lines, size_t size)
         chat_marks marks = { NULL, 0 };
         rendered r = { NULL, 0 };
         c->error[0] = 0;
-        const int failed = chat_encode(c, &tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
+        const int failed =
+            chat_encode(c, &tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
         must((failed != 0) == (c->error[0] != 0) && (!failed || t.count == 0));
         must((chat_render(c, turns, count, flags & 1, put, &r) != 0) == (failed != 0));
         if (!failed) {
@@ -112,8 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char own[] = "<s>{}</s>\n<|user|>\\n{}\\n\n<|a|>{}<|im_end|>\\n\n";
-    static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
-                                 "\"chat_template\": [{\"name\": \"default\", \"template\": \"x\"}]}";
+    static const char config[] =
+        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
+        "\"chat_template\": [{\"name\": \"default\", \"template\": \"x\"}]}";
     size_t size, line;
     reader_seed s = { NULL, 0 };
     (void)argc, (void)argv;

@@ -103,9 +103,10 @@ static void try_load(const model_source *source, int saves)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static const char *const names[] = { "config.json", "generation_config.json",
-                                         "model.safetensors.index.json", "model.safetensors",
-                                         "a.safetensors", "b.safetensors" };
+    static const char *const names[] = {
+        "config.json",       "generation_config.json", "model.safetensors.index.json",
+        "model.safetensors", "a.safetensors",          "b.safetensors"
+    };
     static const model_source packed = { GCKPT_STORED_BF16, 0, NULL, 0 },
                               mapped = { GCKPT_STORED_F32, 1, NULL, 0 };
     const reader_parts p = reader_split(bytes, size);
@@ -140,11 +141,10 @@ static void add_head(reader_seed *s, const char *path)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const models[] = {
-        "gpt2/model",    "gpt2/bare",     "llama/gqa",      "llama/linear",     "llama/qwen2",
-        "llama/qwen3",   "llama/smollm3", "llama/yarn",     "llama/gemma",      "llama/mistral",
-        "windows/gemma2", "windows/gemma3"
-    };
+    static const char *const models[] = { "gpt2/model",    "gpt2/bare",      "llama/gqa",
+                                          "llama/linear",  "llama/qwen2",    "llama/qwen3",
+                                          "llama/smollm3", "llama/yarn",     "llama/gemma",
+                                          "llama/mistral", "windows/gemma2", "windows/gemma3" };
     static const char ends[] = "{\"eos_token_id\": [1, 2]}";
     reader_seed s = { NULL, 0 };
     char path[256];

@@ -25,8 +25,8 @@ static void try_tokens(const uint8_t *bytes, size_t size)
             bpe_tokens again = { NULL, 0, 0, "" };
             must(bpe_write_bin(reader_path("y.bin"), header, &t) == 0);
             if (bpe_read_bin(reader_path("y.bin"), 50000, &again) == 0)
-                must(again.count == t.count && (t.count == 0 || memcmp(again.ids, t.ids,
-                                                                       t.count * sizeof *t.ids) == 0));
+                must(again.count == t.count &&
+                     (t.count == 0 || memcmp(again.ids, t.ids, t.count * sizeof *t.ids) == 0));
             else /* tokens that happen to begin as llm.c's files do */
                 must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
             bpe_tokens_free(&again);
@@ -94,11 +94,22 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     exit(0);
 }
 
-static const char *const words[] = { "\"prompt\"", "\"completion\"", "\"answer\"", "\"text\"",
-                                     "\"instruction\"", "\"input\"", "\"output\"", "\"chosen\"",
-                                     "\"rejected\"", "\"the same \\u00e9\"", "\"the same \\u00e8\"",
-                                     "\"messages\"", "\"<|im_end|>\"", "\" \"",
-                                     "{\"text\": \"a\"}\n{\"text\": \"b\"}", NULL };
+static const char *const words[] = { "\"prompt\"",
+                                     "\"completion\"",
+                                     "\"answer\"",
+                                     "\"text\"",
+                                     "\"instruction\"",
+                                     "\"input\"",
+                                     "\"output\"",
+                                     "\"chosen\"",
+                                     "\"rejected\"",
+                                     "\"the same \\u00e9\"",
+                                     "\"the same \\u00e8\"",
+                                     "\"messages\"",
+                                     "\"<|im_end|>\"",
+                                     "\" \"",
+                                     "{\"text\": \"a\"}\n{\"text\": \"b\"}",
+                                     NULL };
 
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {

@@ -59,7 +59,8 @@ static void try_tokenizer(void)
     bpe_tokens t = { NULL, 0, 0, "" };
     must(gguf_open_chat(&c, path, NULL) == 0 || c.error[0] != 0);
     if (gguf_open_tokenizer(&b, path) != 0) {
-        must(b.error[0] != 0 && strstr(b.error, ".gguf:1:") == NULL); /* what was made of the keys */
+        must(b.error[0] != 0 &&
+             strstr(b.error, ".gguf:1:") == NULL); /* what was made of the keys */
         return;
     }
     must(bpe_encode(&b, text, sizeof text - 1, BPE_SPECIALS | BPE_TEMPLATE, &t) == 0);
@@ -108,9 +109,32 @@ static void small_seed(void)
     reader_add(&s, "GGUF\3\0\0\0\1\0\0\0\0\0\0\0\30\0\0\0\0\0\0\0", 24);
     for (int array = 0; array < 2; array++)
         for (unsigned char type = 0; type < GGUF_TYPES; type++) {
-            const unsigned char name[] = { 2, 0, 0, 0, 0, 0, 0, 0, (unsigned char)('a' + array),
-                                           (unsigned char)('a' + type), 9, 0, 0, 0, type, 0, 0, 0,
-                                           2, 0, 0, 0, 0, 0, 0, 0 };
+            const unsigned char name[] = { 2,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           (unsigned char)('a' + array),
+                                           (unsigned char)('a' + type),
+                                           9,
+                                           0,
+                                           0,
+                                           0,
+                                           type,
+                                           0,
+                                           0,
+                                           0,
+                                           2,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0,
+                                           0 };
             if (type == GGUF_ARRAY)
                 continue;
             reader_add(&s, name, 10); /* then the type, of an array also its items' and how many */
@@ -146,10 +170,20 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
  * there; a text with its length put right; or the file ends early. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
-    static const uint64_t odd[] = { 0,          1,          2,          31,
-                                    32,         255,        256,        65535,
-                                    0x7fffffff, 0x80000000, 0xffffffff, INT64_MAX,
-                                    0x8000000000000000u,    UINT64_MAX };
+    static const uint64_t odd[] = { 0,
+                                    1,
+                                    2,
+                                    31,
+                                    32,
+                                    255,
+                                    256,
+                                    65535,
+                                    0x7fffffff,
+                                    0x80000000,
+                                    0xffffffff,
+                                    INT64_MAX,
+                                    0x8000000000000000u,
+                                    UINT64_MAX };
     const size_t head = size < 8192 ? size : 8192;
     reader_state = seed;
     if (size < 64 || reader_draw(6) == 0)
@@ -168,8 +202,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
             size = reader_splice(bytes, size, most, at + 8, at + 8 + was, text, length);
             return size;
         }
-        uint64_t value = reader_draw(2) == 0 ? odd[reader_draw(sizeof odd / sizeof odd[0])]
-                                             : gguf_little(bytes + at, (int)wide) + reader_draw(9) - 4;
+        uint64_t value = reader_draw(2) == 0
+                             ? odd[reader_draw(sizeof odd / sizeof odd[0])]
+                             : gguf_little(bytes + at, (int)wide) + reader_draw(9) - 4;
         for (size_t i = 0; i < wide; i++, value >>= 8)
             bytes[at + i] = (uint8_t)value;
     }

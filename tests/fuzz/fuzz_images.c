@@ -111,8 +111,8 @@ static void add(reader_seed *s, int name, const void *bytes, size_t size)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static unsigned char rows[2 * 3073];
-    static const unsigned char idx[2][24] = { { 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2,
-                                                3, 4, 5, 6, 7, 8 },
+    static const unsigned char idx[2][24] = { { 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2,
+                                                0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8 },
                                               { 0, 0, 8, 1, 0, 0, 0, 2, 3, 9 } };
     reader_seed s = { NULL, 0 };
     (void)argc, (void)argv;
@@ -143,7 +143,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
 {
     static const char *const numbers[] = { "0",     "1",      "2",     "16384", "16385", "1000000",
                                            "99999", "255\n#", "P5\n1", "P6\n2", "\n",    "#" };
-    static const uint32_t odd[] = { 0, 1, 2, 4096, 4097, 65536, 0x7fffffff, 0x80000000, 0xffffffff };
+    static const uint32_t odd[] = {
+        0, 1, 2, 4096, 4097, 65536, 0x7fffffff, 0x80000000, 0xffffffff
+    };
     size_t starts[32], n = 0;
     reader_state = seed;
     if (reader_draw(8) == 0)
@@ -164,16 +166,16 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
     switch (reader_draw(5)) {
     case 0:
         copy[0] = (uint8_t)reader_draw(NAMES); /* under another name, too */
-        size = reader_splice(bytes, size, most, at, reader_draw(2) == 0 ? at : at + 3 + length, copy,
-                             length + 3);
+        size = reader_splice(bytes, size, most, at, reader_draw(2) == 0 ? at : at + 3 + length,
+                             copy, length + 3);
         free(copy);
         return size;
     case 1: {
         const char *text = numbers[reader_draw(sizeof numbers / sizeof numbers[0])];
         const size_t from = 3 + reader_draw(length + 1 < 16 ? length + 1 : 16);
         const size_t to = from + reader_draw(4) < length + 3 ? from + reader_draw(2) : from;
-        length = reader_splice(copy, length + 3, length + 64, from, to > length + 3 ? from : to, text,
-                               strlen(text)) -
+        length = reader_splice(copy, length + 3, length + 64, from, to > length + 3 ? from : to,
+                               text, strlen(text)) -
                  3;
         break;
     }
@@ -185,13 +187,14 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
                 copy[place + i] = (uint8_t)(value >> (24 - 8 * i));
         }
         break;
-    default: length = reader_mutate_bytes(copy + 3, length, length + 64 < 65535 ? length + 64 : length);
+    default:
+        length = reader_mutate_bytes(copy + 3, length, length + 64 < 65535 ? length + 64 : length);
     }
     copy[1] = (uint8_t)(length & 255);
     copy[2] = (uint8_t)(length >> 8);
     const size_t old = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
-    size = reader_splice(bytes, size, most, at, at + 3 + (old < size - at - 3 ? old : size - at - 3),
-                         copy, length + 3);
+    size = reader_splice(bytes, size, most, at,
+                         at + 3 + (old < size - at - 3 ? old : size - at - 3), copy, length + 3);
     free(copy);
     return size;
 }

@@ -85,7 +85,8 @@ static T *net_any(fuzz_net *n, bytes *b)
     const unsigned x = byte(b);
     if (n->count == 0 || (b->odd && x >= 254))
         return NULL;
-    return n->t[n->count - 1 - (int)(x >= 128 ? x % 3 % (unsigned)n->count : x % (unsigned)n->count)];
+    return n
+        ->t[n->count - 1 - (int)(x >= 128 ? x % 3 % (unsigned)n->count : x % (unsigned)n->count)];
 }
 /* One of that many axes (0: any) and, with like, of that shape; or `like`. */
 static T *net_like(fuzz_net *n, bytes *b, int axes, T *like)
@@ -179,17 +180,14 @@ static gckpt_window net_window(bytes *b, int pool)
     w.groups = whole(b, 2);
     return w;
 }
-static T *net_block(T *x, void *user)
-{
-    return gckpt_tanh(gckpt_scale(x, *(const float *)user));
-}
+static T *net_block(T *x, void *user) { return gckpt_tanh(gckpt_scale(x, *(const float *)user)); }
 
 static T *net_unary(bytes *b, T *x)
 {
     static T *(*const ops[])(T *) = {
-        gckpt_relu, gckpt_softplus, gckpt_gelu,        gckpt_gelu_erf, gckpt_silu, gckpt_tanh,
-        gckpt_sigmoid, gckpt_softmax, gckpt_log_softmax, gckpt_exp,    gckpt_log,  gckpt_sqrt,
-        gckpt_abs,  gckpt_reciprocal, gckpt_sin,       gckpt_cos,      gckpt_detach
+        gckpt_relu,    gckpt_softplus,   gckpt_gelu,        gckpt_gelu_erf, gckpt_silu,  gckpt_tanh,
+        gckpt_sigmoid, gckpt_softmax,    gckpt_log_softmax, gckpt_exp,      gckpt_log,   gckpt_sqrt,
+        gckpt_abs,     gckpt_reciprocal, gckpt_sin,         gckpt_cos,      gckpt_detach
     };
     return ops[pick(b, sizeof ops / sizeof ops[0])](x);
 }
@@ -218,7 +216,9 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
         return gckpt_permute(x, axes, b->odd ? whole(b, s.n + 1) : s.n);
     case 2: {
         const int64_t begin = number(b, (int)(size < 9 ? size : 9));
-        return gckpt_slice(x, axis, begin, begin + 1 + number(b, (int)(size - begin > 0 && size < 9 ? size - begin : 1)));
+        return gckpt_slice(x, axis, begin,
+                           begin + 1 +
+                               number(b, (int)(size - begin > 0 && size < 9 ? size - begin : 1)));
     }
     case 3: {
         const int k = b->odd ? whole(b, GCKPT_MAX_INPUTS) : 1 + pick(b, 3);
@@ -262,7 +262,8 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         v = pick(b, 3) && s.n == 3 ? gckpt_argmax(x, 2) : net_index(n, b, net_rows_of(x, s.n > 1));
         return gckpt_embed(w, v);
     case 6: /* (B,N,C) */
-        return gckpt_gather(x, net_index(n, b, gckpt_shape2(s.n > 0 ? s.d[0] : 1, 1 + number(b, 4))));
+        return gckpt_gather(x,
+                            net_index(n, b, gckpt_shape2(s.n > 0 ? s.d[0] : 1, 1 + number(b, 4))));
     case 7: return gckpt_matmul(x, bias ? net_weight(n, b, gckpt_shape2(c, o)) : net_any(n, b));
     case 8: return gckpt_matmul_transposed(x, bias ? net_weight(n, b, gckpt_shape2(o, c)) : x);
     case 9:
@@ -277,7 +278,8 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.cap = pick(b, 3) == 0 ? real(b) : 0;
         d.lengths = pick(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
         w = net_like(n, b, 3, x), v = net_like(n, b, 3, w);
-        return bias ? gckpt_attention_with(x, w, v, &d) : gckpt_attention(x, w, v, d.heads, d.causal);
+        return bias ? gckpt_attention_with(x, w, v, &d)
+                    : gckpt_attention(x, w, v, d.heads, d.causal);
     }
     case 11: {
         static const float angles[4] = { 1, 0.5f, 0.25f, 0.125f };
@@ -289,7 +291,7 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.turned = pick(b, 2) ? number(b, 5) : 0;
         d.frequencies = d.turned == 4 || d.turned == 2 ? angles : NULL;
         d.scale = pick(b, 2) ? real(b) : 0;
-        return bias ? gckpt_rotary_with(x, &d)
+        return bias         ? gckpt_rotary_with(x, &d)
                : pick(b, 2) ? gckpt_rotary(x, d.heads, d.base)
                             : gckpt_rotary_at(x, d.heads, d.base, d.first);
     }
@@ -308,7 +310,8 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
     default:
         w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
         v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);
-        return gckpt_batchnorm(x, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w, v);
+        return gckpt_batchnorm(x, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w,
+                               v);
     }
 }
 static T *net_image(fuzz_net *n, bytes *b, T *x)
@@ -322,18 +325,31 @@ static T *net_image(fuzz_net *n, bytes *b, T *x)
     switch (s.n != 4 && s.n != 3 ? 7 : how) {
     case 0:
     case 1:
-        return s.n == 4 ? gckpt_conv2d(x, net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), c / g, o)), bias, &w)
-                        : gckpt_conv1d(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), c / g, o)), bias, &w);
+        return s.n == 4
+                   ? gckpt_conv2d(
+                         x,
+                         net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), c / g, o)),
+                         bias, &w)
+                   : gckpt_conv1d(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), c / g, o)), bias,
+                                  &w);
     case 2:
     case 3:
-        return s.n == 4 ? gckpt_conv2d_transposed(x, net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), o / g, c)), bias, &w)
-                        : gckpt_conv1d_transposed(x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), o / g, c)), bias, &w);
+        return s.n == 4
+                   ? gckpt_conv2d_transposed(
+                         x,
+                         net_weight(n, b, gckpt_shape4(1 + pick(b, 3), 1 + pick(b, 3), o / g, c)),
+                         bias, &w)
+                   : gckpt_conv1d_transposed(
+                         x, net_weight(n, b, gckpt_shape3(1 + pick(b, 3), o / g, c)), bias, &w);
     case 4: return gckpt_max_pool(x, &w);
     case 5: return gckpt_average_pool(x, &w);
-    case 6: return gckpt_upsample(x, 1 + number(b, 7), 1 + number(b, 7), (gckpt_upsampling)whole(b, 3));
+    case 6:
+        return gckpt_upsample(x, 1 + number(b, 7), 1 + number(b, 7), (gckpt_upsampling)whole(b, 3));
     default:
-        return pick(b, 2) ? gckpt_global_average_pool(x)
-                          : gckpt_groupnorm(x, groups, pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
+        return pick(b, 2)
+                   ? gckpt_global_average_pool(x)
+                   : gckpt_groupnorm(x, groups,
+                                     pick(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
     }
 }
 static T *net_pair(fuzz_net *n, bytes *b, T *x)
@@ -357,7 +373,9 @@ static T *net_loss(fuzz_net *n, bytes *b, T *x)
         return pick(b, 2) ? gckpt_linear_cross_entropy(x, y, net_index(n, b, rows))
                           : gckpt_linear_cross_entropy_with(x, y, net_index(n, b, rows), &cap);
     case 3: return gckpt_mean_squared_error(x, net_like(n, b, 0, x));
-    case 4: return gckpt_cross_entropy_with(x, net_index(n, b, rows), w ? gckpt_mean(w, -1) : NULL, real(b));
+    case 4:
+        return gckpt_cross_entropy_with(x, net_index(n, b, rows), w ? gckpt_mean(w, -1) : NULL,
+                                        real(b));
     case 5: return gckpt_soft_cross_entropy(x, gckpt_softmax(net_like(n, b, 0, x)), NULL);
     case 6: return gckpt_binary_cross_entropy(x, gckpt_sigmoid(net_like(n, b, 0, x)), w);
     case 7: return gckpt_huber(x, net_like(n, b, 0, x), w, real(b));
@@ -394,7 +412,8 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         T *x = net_any(n, &b), *t = NULL;
         float f = 0.5f;
         gckpt_node node;
-        if (x && gckpt_graph_node(g, gckpt_id(x), &node) == GCKPT_OK && (node.loss || node.type != GCKPT_F32) && !b.odd)
+        if (x && gckpt_graph_node(g, gckpt_id(x), &node) == GCKPT_OK &&
+            (node.loss || node.type != GCKPT_F32) && !b.odd)
             x = net_like(n, &b, 0, NULL);
         switch (pick(&b, 24)) {
         case 0:
@@ -438,9 +457,12 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         }
         case 16: t = net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)); break;
         case 17:
-            t = gckpt_from_u8(net_input(n, &b, GCKPT_U8, net_shape(&b, 2 + pick(&b, 2), rows)), real(&b), real(&b));
+            t = gckpt_from_u8(net_input(n, &b, GCKPT_U8, net_shape(&b, 2 + pick(&b, 2), rows)),
+                              real(&b), real(&b));
             break;
-        case 18: t = net_constant(n, &b, GCKPT_F32, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4))); break;
+        case 18:
+            t = net_constant(n, &b, GCKPT_F32, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4)));
+            break;
         case 19: t = net_weight(n, &b, net_shape(&b, 1 + pick(&b, 3), 1 + pick(&b, 4))); break;
         case 20:
             if (pick(&b, 2) && segments < 3)
@@ -458,7 +480,8 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
             break;
         case 22:
             if (caches) {
-                T *k = pick(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16)) : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
+                T *k = pick(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
+                                   : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
                 t = gckpt_attention(x, k, k, 1, b.odd ? pick(&b, 2) : 1);
             }
             break;
@@ -476,7 +499,8 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         gckpt_segment_end(g);
     for (int i = n->count; n->terms == 0 && i-- > 0;) {
         gckpt_node node;
-        if (gckpt_graph_node(g, gckpt_id(n->t[i]), &node) == GCKPT_OK && node.type == GCKPT_F32 && !node.loss) {
+        if (gckpt_graph_node(g, gckpt_id(n->t[i]), &node) == GCKPT_OK && node.type == GCKPT_F32 &&
+            !node.loss) {
             T *loss = gckpt_sum_loss(gckpt_mul(n->t[i], n->t[i]));
             net_term(n, &b, loss);
         }
@@ -500,7 +524,6 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
     net_made(n, g, b, rows, left_out);
 }
 
-
 /* Feeds of all inputs of a graph, `rows` rows; -1: an input is larger than what there is to feed. */
 static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int most)
 {
@@ -512,14 +535,15 @@ static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int m
             continue;
         int64_t row = 1;
         for (int k = 1; k < node.shape.n; k++)
-            row = node.shape.d[k] > 0 && node.shape.d[k] <= NET_ELEMENTS ? row * node.shape.d[k] : NET_ELEMENTS + 1;
+            row = node.shape.d[k] > 0 && node.shape.d[k] <= NET_ELEMENTS ? row * node.shape.d[k]
+                                                                         : NET_ELEMENTS + 1;
         if (row > NET_ELEMENTS || count == most)
             return -1;
         feeds[count].input = i;
-        feeds[count++].data = node.type == GCKPT_F32   ? (const void *)(net_floats + from)
-                              : node.type == GCKPT_U8  ? (const void *)(net_bytes + from)
-                              : wild                   ? (const void *)(net_wild + from)
-                                                       : (const void *)(net_indices + from);
+        feeds[count++].data = node.type == GCKPT_F32  ? (const void *)(net_floats + from)
+                              : node.type == GCKPT_U8 ? (const void *)(net_bytes + from)
+                              : wild                  ? (const void *)(net_wild + from)
+                                                      : (const void *)(net_indices + from);
     }
     return count;
 }

@@ -33,7 +33,8 @@ static int is_lossless(const bpe *b)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
             is = is && !a->left && !a->right;
-            for (size_t k = 0; k < a->name_size; k++) /* others decode as bytes, as they are named */
+            for (size_t k = 0; k < a->name_size;
+                 k++) /* others decode as bytes, as they are named */
                 is = is && a->name[k] > 32 && a->name[k] < 127;
         }
     return is;
@@ -141,8 +142,8 @@ static const char small[] =
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const kinds[] = { "", "/gemma", "/llama2", "/llama3", "/mistral", "/odd",
-                                         "/prefix", "/qwen2", "/smollm2" };
+    static const char *const kinds[] = { "",     "/gemma",  "/llama2", "/llama3", "/mistral",
+                                         "/odd", "/prefix", "/qwen2",  "/smollm2" };
     reader_seed s = { NULL, 0 };
     (void)argc, (void)argv;
     if (reader_seeds() == NULL)

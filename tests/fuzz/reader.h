@@ -282,8 +282,8 @@ static size_t reader_change_json(uint8_t *s, size_t size, size_t most, const cha
         return reader_mutate_bytes(s, size, most);
     const size_t at = reader_draw(n), other = reader_draw(n);
     const reader_span one = spans[at];
-    const char *value = count > 0 && reader_draw(2) == 0 ? words[reader_draw(count)]
-                                                         : values[reader_draw(VALUES)];
+    const char *value =
+        count > 0 && reader_draw(2) == 0 ? words[reader_draw(count)] : values[reader_draw(VALUES)];
     uint8_t *copy = NULL;
     size_t from = one.from, to = one.to, length;
     switch (reader_draw(5)) {

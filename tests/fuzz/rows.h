@@ -66,7 +66,8 @@ static void try_dataset(const dataset *d, int32_t vocabulary)
 
 /* A file of this name with these bytes, in the ways that there are to open it. chats: NULL, or of a
  * template. */
-static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer, chat *chats)
+static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer,
+                        chat *chats)
 {
     reader_write(name, bytes, size);
     for (int way = 0; way < 4; way++) {
