@@ -1133,9 +1133,9 @@ typedef struct {
     uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
-/* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
- * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
- * NULL on error, which is then the graph's. */
+/* All points of GCKPT_OPTIMAL at once, of the store as it is: freeze, pack, .. before; desc as for
+ * gckpt_plan_new, its mode and budget unused, its memory no block. Graph and desc.backend must live
+ * as long; a thread at a time may use it. NULL on error, which is then the graph's. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans stay */

@@ -41,12 +41,12 @@ static inline int64_t number(bytes *b, int n)
                                    7919,
                                    64 };
     const unsigned x = byte(b), k = b->odd && x >= 252 ? byte(b) % 16 : 16;
-    return k == 16 ? (int)x % n : k < 13 ? odd[k] : k == 13 ? n : k == 14 ? n + 1 : -n;
+    return k == 16 ? (n > 0 ? (int)x % n : 0) : k < 13 ? odd[k] : k == 13 ? n : k == 14 ? n + 1 : -n;
 }
 static inline int whole(bytes *b, int n)
 {
     const int64_t x = number(b, n);
-    return x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : (int)x;
+    return x >= INT32_MAX ? INT32_MAX - 1 /* some add 1 */ : x < INT32_MIN ? INT32_MIN : (int)x;
 }
 static inline float real(bytes *b)
 {
