@@ -601,7 +601,7 @@ run_check()
         linked "$1" examples/gpt.c || return 1
         for mode in store-all memory-poor segments sqrt; do
             for micro in 1 2 4 8; do
-                $B/$1 --steps 10 --batch 8 --eval-every 0 --checkpoint $mode --micro-batch $micro --json - \
+                $B/$1 --steps 6 --batch 8 --eval-every 0 --checkpoint $mode --micro-batch $micro --json - \
                     2> /dev/null | sed -n 's/.*"bytes":\([0-9]*\).*/\1/p; s/.*"bytes_measured":\([0-9]*\),"weights_hash":"\([0-9a-f]*\)".*/\1 \2/p' |
                     tr '\n' ' '
                 echo "$mode $micro"

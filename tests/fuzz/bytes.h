@@ -41,7 +41,11 @@ static inline int64_t number(bytes *b, int n)
                                    7919,
                                    64 };
     const unsigned x = byte(b), k = b->odd && x >= 252 ? byte(b) % 16 : 16;
-    return k == 16 ? (n > 0 ? (int)x % n : 0) : k < 13 ? odd[k] : k == 13 ? n : k == 14 ? n + 1 : -n;
+    return k == 16   ? (n > 0 ? (int)x % n : 0)
+           : k < 13  ? odd[k]
+           : k == 13 ? n
+           : k == 14 ? n + 1
+                     : -n;
 }
 static inline int whole(bytes *b, int n)
 {
