@@ -304,26 +304,9 @@ static gckpt_backend table(bytes *b)
     return t;
 }
 
-typedef struct {
-    gckpt_store *s;
-    gckpt_graph *g;
-    fuzz_net net;
-    gckpt_plan *p;
-    gckpt_exec *e;
-    gckpt_report report[2];
-    gckpt_result result[2];
-    uint64_t hash;
-} life;
-
 static void begin(life *l, bytes b, int64_t rows)
 {
-    const gckpt_memory m = heap_memory(&memory);
-    gckpt_store_desc d;
-    memset(&d, 0, sizeof d);
-    memset(l, 0, sizeof *l);
-    d.memory = m, d.seed = 7;
-    l->s = gckpt_store_new(&d);
-    l->g = gckpt_graph_new(l->s, &m);
+    life_open(l, &memory);
     net_make(&l->net, l->g, b, rows);
 }
 static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,

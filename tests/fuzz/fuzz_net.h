@@ -547,4 +547,28 @@ static int net_feed_all(const gckpt_graph *g, bytes *b, gckpt_feed *feeds, int m
     }
     return count;
 }
+
+/* A net with a store of its own, and what is planned and run of it. */
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    fuzz_net net;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    gckpt_report report[2];
+    gckpt_result result[2];
+    uint64_t hash;
+} life;
+
+/* Store and graph; net_make is next. */
+static inline void life_open(life *l, heap *memory)
+{
+    const gckpt_memory m = heap_memory(memory);
+    gckpt_store_desc d;
+    memset(&d, 0, sizeof d);
+    memset(l, 0, sizeof *l);
+    d.memory = m, d.seed = 7;
+    l->s = gckpt_store_new(&d);
+    l->g = gckpt_graph_new(l->s, &m);
+}
 #endif

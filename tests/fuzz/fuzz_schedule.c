@@ -15,26 +15,9 @@ enum { MOST = 400, FEEDS = 24 };
 static heap memory;
 static long tried, planned, accepted;
 
-typedef struct {
-    gckpt_store *s;
-    gckpt_graph *g;
-    fuzz_net net;
-    gckpt_plan *p;
-    gckpt_exec *e;
-    gckpt_report report[2];
-    gckpt_result result[2];
-    uint64_t hash;
-} life;
-
 static void begin(life *l, bytes b, int64_t rows)
 {
-    const gckpt_memory m = heap_memory(&memory);
-    gckpt_store_desc d;
-    memset(&d, 0, sizeof d);
-    memset(l, 0, sizeof *l);
-    d.memory = m, d.seed = 7;
-    l->s = gckpt_store_new(&d);
-    l->g = gckpt_graph_new(l->s, &m);
+    life_open(l, &memory);
     pc_saw_graph(l->g);
     net_make(&l->net, l->g, b, rows);
 }
