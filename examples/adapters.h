@@ -76,6 +76,7 @@ typedef struct {
     const char *modules_to_save;
     int tied;
     const char *layers_to_transform; /* LORA, NULL: all. Blocks that have it: "0,2,5", "4-7" */
+    int64_t file_bytes; /* 0: any. Of the file that its values will come from, which bounds them */
 } adapters_options;
 
 typedef struct {
@@ -87,6 +88,7 @@ typedef struct {
     float *merged;               /* what merged weights were before; NULL: none is merged */
     float *lengths;              /* of DoRA, where texts are generated: adapters_prepare */
     char *texts;                 /* of the options */
+    double made;                 /* values of the method's parameters */
 } adapters;
 
 /* Elements of all parameters that are not frozen. */
@@ -476,12 +478,26 @@ static inline gckpt_tensor *adapters_branch(void *user, const model_place *at, g
 
 /* ---- the methods ----------------------------------------------------------------------------- */
 /* All that a method creates: gckpt_param in a graph for the purpose. */
-static inline void adapters_new(gckpt_graph *g, const char *module, const char *end,
+/* Can a file of file_bytes have them? Half a byte a value, as many again that it has not, a million
+ * whatever it is: then what reads it says what is wrong. */
+static inline int adapters_has_room(const adapters *a)
+{
+    return a->options.file_bytes == 0 || a->made <= 4 * (double)a->options.file_bytes + 1e6;
+}
+
+/* A parameter of the method; none where all would have more values than its file can have: then
+ * adapters_begin fails. */
+static inline void adapters_new(adapters *a, gckpt_graph *g, const char *module, const char *end,
                                 gckpt_shape shape, double normal, double uniform)
 {
     const gckpt_init init = { (float)normal, (float)uniform, 0 };
     char name[MODEL_NAME];
-    gckpt_param(g, model_join(name, module, end), shape, init);
+    double n = 1;
+    for (int i = 0; i < shape.n; i++)
+        n *= (double)shape.d[i];
+    a->made += n;
+    if (adapters_has_room(a))
+        gckpt_param(g, model_join(name, module, end), shape, init);
 }
 
 /* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
@@ -823,12 +839,12 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
 {
     const model_config *c = &a->model->config;
     const int64_t in = model_in(c, p->shape), out = model_out(c, p->shape);
-    adapters_new(g, p->name, ".lora_A.weight", gckpt_shape2(rank, in), 0,
+    adapters_new(a, g, p->name, ".lora_A.weight", gckpt_shape2(rank, in), 0,
                  1 / model_root((double)in));
-    adapters_new(g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
+    adapters_new(a, g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
     if (a->options.dora) {
-        adapters_new(g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
-        adapters_new(g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
+        adapters_new(a, g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
+        adapters_new(a, g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
     }
 }
 
@@ -898,10 +914,10 @@ static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
         char module[MODEL_NAME];
         model_named(c, module, i / 2, i % 2 ? c->family->mlp : c->family->attention);
         model_join(module, module, ".adapter");
-        adapters_new(g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
-        adapters_new(g, module, ".down.bias", gckpt_shape1(m), 0, 0);
-        adapters_new(g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
-        adapters_new(g, module, ".up.bias", gckpt_shape1(C), 0, 0);
+        adapters_new(a, g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
+        adapters_new(a, g, module, ".down.bias", gckpt_shape1(m), 0, 0);
+        adapters_new(a, g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
+        adapters_new(a, g, module, ".up.bias", gckpt_shape1(C), 0, 0);
     }
     return adapters_unfreeze(a, c->family->norms);
 }
@@ -913,9 +929,9 @@ static inline int adapters_llama(adapters *a, gckpt_graph *g)
     for (int64_t i = c->layers - n; i < c->layers; i++) {
         char module[MODEL_NAME];
         model_named(c, module, i, c->family->attention);
-        adapters_new(g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width), 1,
-                     0);
-        adapters_new(g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
+        adapters_new(a, g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width),
+                     1, 0);
+        adapters_new(a, g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
     }
     return n == 0 ? -1 : 0;
 }
@@ -928,20 +944,20 @@ static inline int adapters_prefix(adapters *a, gckpt_graph *g)
     const int64_t K = c->key_heads * c->head;
     const double by_c = 1 / model_root((double)C), by_h = 1 / model_root((double)(H > 0 ? H : 1));
     if (H > 0) {
-        adapters_new(g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
-        adapters_new(g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, by_c);
-        adapters_new(g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, by_c);
+        adapters_new(a, g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
+        adapters_new(a, g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, by_c);
+        adapters_new(a, g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, by_c);
     }
     for (int64_t i = 0; i < 2 * c->layers; i++) {
         char module[MODEL_NAME];
         model_named(c, module, i / 2, c->family->attention);
         model_join(module, module, i % 2 ? ".prefix_value" : ".prefix_key");
         if (H == 0)
-            adapters_new(g, module, "", gckpt_shape2(P, K), 1, 0);
+            adapters_new(a, g, module, "", gckpt_shape2(P, K), 1, 0);
         else
-            adapters_new(g, module, ".weight", gckpt_shape2(K, H), 0, by_h);
+            adapters_new(a, g, module, ".weight", gckpt_shape2(K, H), 0, by_h);
         if (H > 0)
-            adapters_new(g, module, ".bias", gckpt_shape1(K), 0, by_h);
+            adapters_new(a, g, module, ".bias", gckpt_shape1(K), 0, by_h);
     }
     a->hooks.prefix = P;
     return 0;
@@ -950,8 +966,8 @@ static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 static inline int adapters_prompt(adapters *a, gckpt_graph *g)
 {
     a->hooks.prompt = a->options.size;
-    adapters_new(g, "prompt_embeddings", "", gckpt_shape2(a->options.size, a->model->config.width),
-                 1, 0);
+    adapters_new(a, g, "prompt_embeddings", "",
+                 gckpt_shape2(a->options.size, a->model->config.width), 1, 0);
     return 0;
 }
 
@@ -1028,6 +1044,10 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     gckpt_store_freeze(store, "*", 1);
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     int failed = begin[o->method](a, g);
+    if (!adapters_has_room(a))
+        failed =
+            model_fail(m, "%s: what is asked for has %.0f values: its file of %lld bytes cannot",
+                       adapters_names[o->method], a->made, (long long)o->file_bytes);
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);

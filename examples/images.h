@@ -33,6 +33,7 @@
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
+#include <sys/stat.h>
 #define IMAGES_FOLDERS
 #endif
 
@@ -263,8 +264,8 @@ static inline int64_t images_map_number(FILE *f)
 }
 
 /* A picture, the next row: portable pixmap (P6) or graymap (P5), a byte a value. room: rows to make
- * room for when its size is known. */
-static inline int images_map(images_set *s, const char *path, int64_t room)
+ * room for when its size is known, if files of so many bytes can hold them. */
+static inline int images_map(images_set *s, const char *path, int64_t room, double bytes)
 {
     FILE *f = fopen(path, "rb");
     const int p = f != NULL && fgetc(f) == 'P' ? fgetc(f) : 0, known = p == '5' || p == '6';
@@ -279,6 +280,10 @@ static inline int images_map(images_set *s, const char *path, int64_t room)
     const size_t size = (size_t)images_size(s);
     if (!failed && images_left(f) < images_size(s)) /* before there is memory for it */
         failed = snprintf(s->error, sizeof s->error, "%s: ends within the picture", path);
+    if (!failed && bytes < (double)room * (double)size)
+        failed = snprintf(s->error, sizeof s->error,
+                          "%s: %lld pictures of its size take %.0f bytes, their files have %.0f",
+                          path, (long long)room, (double)room * (double)size, bytes);
     failed = failed || (room > 0 && images_room(s, room) != 0);
     if (!failed && fread(s->bytes + (size_t)s->rows * size, 1, size, f) != size)
         failed = snprintf(s->error, sizeof s->error, "%s: cannot be read", path);
@@ -294,11 +299,17 @@ static inline int images_class(images_set *s, const char *path, int64_t label)
     char file[1100], (*names)[256];
     const int64_t n = images_list(s, path, &names);
     int failed = n <= 0;
+    double bytes = 0;
+    struct stat is;
     if (failed && s->error[0] == 0)
         snprintf(s->error, sizeof s->error, "%s: no folder with pictures of a class", path);
+    for (int64_t i = 0; i < n; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        bytes += stat(file, &is) == 0 ? (double)is.st_size : 0;
+    }
     for (int64_t i = 0; i < n && !failed; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
-        failed = images_map(s, file, i == 0 ? n : 0) != 0;
+        failed = images_map(s, file, i == 0 ? n : 0, bytes) != 0;
         if (!failed)
             s->label[s->rows - 1] = (int32_t)label;
     }

@@ -523,6 +523,21 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     return failed ? -1 : 0;
 }
 
+/* o->file_bytes from DIR/adapter_model.safetensors; 0 where a long cannot say it. */
+static inline int adapters_file_size(model_any *m, adapters_options *o, const char *dir)
+{
+    char path[MODEL_PATH];
+    if (model_path(m, path, dir, "adapter_model.safetensors") != 0)
+        return -1;
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        return model_fail(m, "%s: cannot open it: %s", path, strerror(errno));
+    const long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    fclose(f);
+    o->file_bytes = (int64_t)end + 1;
+    return 0;
+}
+
 /* adapters_begin with what DIR/adapter_config.json says, and values from beside it; or as a GGUF
  * file has it. */
 static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
@@ -543,7 +558,9 @@ static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, c
         else
             adapters_read_config(&d, &m->config, &o, room);
     }
-    int failed = d.error[0] ? model_fail(m, "%s", d.error) : adapters_begin(a, m, store, &o);
+    int failed = d.error[0]
+                     ? model_fail(m, "%s", d.error)
+                     : adapters_file_size(m, &o, dir) != 0 || adapters_begin(a, m, store, &o) != 0;
     free(room);
     json_free(&d);
     if (failed)

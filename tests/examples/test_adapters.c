@@ -250,6 +250,7 @@ static void test_wrong(void)
         { "lora", config, NULL, NULL, config, 200 },
         { "lora", config, "\"LORA\"", "\"IA3\"", "IA3", 0 },
         { "lora", config, "\"r\": 4", "\"r\": 5", "lora_", 0 },
+        { "lora", config, "\"r\": 4", "\"r\": 900000", "values: its file of", 0 },
         { "lora", config, "\"r\": 4", "\"r\": 0.5", "r: expected", 0 },
         { "lora", config, "\"c_attn\"", "\"q_proj\"", "q_proj", 0 },
         { "lora", config, "\"c_attn\"", "\"c_(attn\"", "c_(attn", 0 },

@@ -232,6 +232,10 @@ static void test_folders(void)
         CHECK(failed == (n <= allocations));
         images_free(&s);
     }
+    /* one of two is as large as no other: nothing is taken for both */
+    put("train/coffee/x.ppm", "P6\n60 70\n255\n", 12600, 0), put("train/tea/a.ppm", "P6\n60 70\n255\n", 12600, 0);
+    refused("train/tea/a.ppm: 2 pictures of its size take 25200 bytes, their files have 12642");
+    put("train/coffee/x.ppm", "P6\n2 3\n255\n", 18, 40), put("train/tea/a.ppm", "P6\n2 3\n255\n", 18, 20);
     put("val/tea/1.ppm", "P6\n3 2\n255\n", 18, 0);
     refused("val/tea/1.ppm: images of 2 x 3 x 3 behind those of 3 x 2 x 3");
     put("val/tea/1.ppm", "P5\n2 3\n255\n", 6, 0);
