@@ -27,9 +27,9 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1367
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1366
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1727
@@ -528,6 +528,10 @@
 
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
+#ifdef _WIN32 /* <windows.h> defines it */
+#pragma push_macro("hyper")
+#undef hyper
+#endif
 
 /* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
@@ -2210,10 +2214,23 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
 #endif
+#ifdef _WIN32
+#pragma pop_macro("hyper")
+#endif
 #endif /* GRADCKPT_H */
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
 #define GRADCKPT_IMPLEMENTED
+#ifdef _WIN32 /* <windows.h> defines these */
+#pragma push_macro("far")
+#pragma push_macro("hyper")
+#pragma push_macro("near")
+#pragma push_macro("small")
+#undef far
+#undef hyper
+#undef near
+#undef small
+#endif
 
 #include <float.h>
 #include <stdarg.h>
@@ -2373,10 +2390,9 @@ extern "C" {
 #endif
 
 /* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
- * it takes, too, and before their tables; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+ * it takes, too; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
-#define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
 #if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
@@ -3760,36 +3776,12 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
-/* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
-GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,
-                                       0.041668281f, 0.0083686905f, 0.00138194906f };
-
-/* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
-GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
-                                        0.0214866754f,   -0.00794600882f, 0.00230121962f,
-                                        -0.000358392805f };
-
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
 #define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
 
-/* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
-GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
-                                       -0.0268533472f, 0.0051871622f, -0.00079978531f,
-                                       7.80690316e-05f };
-
-/* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
-GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
-                                        -0.0240097791f, 0.00375733338f, -0.000350555201f,
-                                        1.39585973e-05f };
-
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
-
-/* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
-GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
-                                       -0.166792959f, 0.143027171f,  -0.121994182f,
-                                       0.107695557f,  -0.128301099f, 0.119584598f };
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
@@ -3829,16 +3821,15 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
 /* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
  * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
  * weight 2. */
-GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = {
-    0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu
-};
 GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 {
+    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
     if (u > 0x3f490fdau && u < 0x7f800000u) {
         uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = gckpti_two_over_pi + offset / 32;
+        const uint32_t *word = two_over_pi + offset / 32;
         uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
         for (int i = 0; i < 3; i++)
             v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
@@ -4148,10 +4139,12 @@ GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
     return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);
 }
 
-/* (exp(r) - 1) / r for |r| <= ln(2)/2 */
+/* (exp(r) - 1) / r for |r| <= ln(2)/2, on [-0.347, 0.347]: fit 2^-28 of exp(r) */
 GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
 {
-    return V(horner)(V(set1)(gckpti_exp_c[5]), r, gckpti_exp_c);
+    static const float c[6] = { 1.0f,         0.49999994f,   0.166665211f,
+                                0.041668281f, 0.0083686905f, 0.00138194906f };
+    return V(horner)(V(set1)(c[5]), r, c);
 }
 
 /* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), t = n + ROUND, r = x - n ln(2) (Cody
@@ -4190,8 +4183,11 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 /* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
+    /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
+    static const float c[7] = { -0.333332956f,   0.133323461f,   -0.0538798459f,  0.0214866754f,
+                                -0.00794600882f, 0.00230121962f, -0.000358392805f };
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
-    FLOATS small = V(fma)(a * z, V(horner7)(z, gckpti_tanh_c), a);
+    FLOATS small = V(fma)(a * z, V(horner7)(z, c), a);
     p = V(exp_reduce)(V(lowest)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
     s = V(exponent)(V(whole_part)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
@@ -4201,9 +4197,15 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 /* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
 GCKPTI_FORMULA FLOATS V(erf)(FLOATS x)
 {
+    /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
+    static const float middle[7] = { 0.128379166f,  -0.37612626f,    0.112835787f,   -0.0268533472f,
+                                     0.0051871622f, -0.00079978531f, 7.80690316e-05f };
+    /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
+    static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
+                                   0.00375733338f, -0.000350555201f, 1.39585973e-05f };
     FLOATS a = V(abs)(x), b = V(lowest)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
-    FLOATS small = V(fma)(a, V(horner7)(a * a, gckpti_erf_c), a);
-    p = V(fma)(V(horner7)(b, gckpti_erfc_c), -b, V(zero)());
+    FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
+    p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
     s = V(exponent)(V(whole_part)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
@@ -4223,8 +4225,11 @@ GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
 /* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
 GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
+    /* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
+    static const float c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
+                                -0.166792959f, 0.143027171f,  -0.121994182f,
+                                0.107695557f,  -0.128301099f, 0.119584598f };
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
-    const float *c = gckpti_log_c;
     FLOATS n, f = V(split)(x, &n) - 1.0f, f2 = f * f, high, low, y;
     FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
     p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
@@ -34141,7 +34146,6 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_OPTIMISED
 #undef GCKPTI_SQRT
 #undef GCKPTI_DEVICE
-#undef GCKPTI_TABLE
 #undef GCKPTI_UNUSED
 #undef GCKPTI_FN
 #undef GCKPTI_DATA
@@ -34271,6 +34275,12 @@ GCKPTI_WARM /* since check */
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
 #pragma pop_macro("INT64_MAX")
+#endif
+#ifdef _WIN32
+#pragma pop_macro("far")
+#pragma pop_macro("hyper")
+#pragma pop_macro("near")
+#pragma pop_macro("small")
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 

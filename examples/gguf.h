@@ -734,8 +734,8 @@ static inline float gguf_half(const unsigned char *at)
         return gguf_from_bits(sign | 0x7f800000 | fraction << 13);
     if (exponent > 0)
         return gguf_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    const float small = (float)fraction * (1.0f / 16777216); /* 2^-24 */
-    return sign != 0 ? -small : small;
+    const float subnormal = (float)fraction * (1.0f / 16777216); /* 2^-24 */
+    return sign != 0 ? -subnormal : subnormal;
 }
 
 /* 32 values of 4 bits, or, `high` not NULL, 5: the low halves of 16 bytes, then the high ones; bit i

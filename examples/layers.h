@@ -253,7 +253,7 @@ typedef struct {
 static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
 {
     const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
-    const gckpt_init small = { 0.02f * layers_rsqrt(2.0 * gpt->layers), 0, 0 };
+    const gckpt_init branch = { 0.02f * layers_rsqrt(2.0 * gpt->layers), 0, 0 };
     const int64_t C = layers_width(x);
     char name[6][32];
     static const char *const parts[6] = { "ln_1", "attn.c_attn", "attn.c_proj",
@@ -263,9 +263,9 @@ static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt,
     gckpt_tensor *a = layers_dense_with(layers_norm(x, name[0]), name[1], 3 * C, normal, zero);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
     a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
-    x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, small, zero), gpt->dropout));
+    x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, branch, zero), gpt->dropout));
     a = gckpt_gelu(layers_dense_with(layers_norm(x, name[3]), name[4], 4 * C, normal, zero));
-    return gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[5], C, small, zero), gpt->dropout));
+    return gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
 }
 
 /* (..,I) -> (..,out): x weight', normal times 0.02, without bias. */

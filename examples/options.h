@@ -281,11 +281,11 @@ static int options_unknown(const options_table *t, const char *word)
     int least = n < 6 ? 3 : 4; /* allowed: fewer */
     for (int i = 0; i < options_count(t) && n > 1; i++) {
         const options_row *p = options_at(t, i);
-        int far = options_distance(name, p->name);
-        if (far > 1 && strncmp(p->name, name, n) == 0)
-            far = 1;
-        if (far < least && (size_t)far < n) {
-            least = far;
+        int apart = options_distance(name, p->name);
+        if (apart > 1 && strncmp(p->name, name, n) == 0)
+            apart = 1;
+        if (apart < least && (size_t)apart < n) {
+            least = apart;
             nearest = p;
         }
     }

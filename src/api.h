@@ -1,5 +1,9 @@
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
+#ifdef _WIN32 /* <windows.h> defines it */
+#pragma push_macro("hyper")
+#undef hyper
+#endif
 
 /* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
@@ -1681,5 +1685,8 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
+#endif
+#ifdef _WIN32
+#pragma pop_macro("hyper")
 #endif
 #endif /* GRADCKPT_H */

@@ -22,4 +22,10 @@ GCKPTI_WARM /* since check */
 #pragma pop_macro("int64_t")
 #pragma pop_macro("INT64_MAX")
 #endif
+#ifdef _WIN32
+#pragma pop_macro("far")
+#pragma pop_macro("hyper")
+#pragma pop_macro("near")
+#pragma pop_macro("small")
+#endif
 #endif /* GRADCKPT_IMPLEMENTATION */

@@ -159,10 +159,9 @@ extern "C" {
 #endif
 
 /* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
- * it takes, too, and before their tables; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+ * it takes, too; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
 #ifndef GCKPTI_DEVICE
 #define GCKPTI_DEVICE
-#define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
 #if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */

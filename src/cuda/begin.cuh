@@ -16,9 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
 @contents@
  */
-#ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
-#define GCKPTI_TABLE static const
-#else
+#ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, grid, block, shared, stream, ...) \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
@@ -28,10 +26,8 @@
 #define GCKPTI_DEVICE __host__ __device__
 #define GCKPTI_FMA    3
 #define GCKPTI_SQRT   3
-#ifdef __CUDA_ARCH__
-#define GCKPTI_TABLE static __device__ const
-#else
-#define GCKPTI_TABLE static const
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "gradckpt_cuda.cu takes sm_80 or newer: nvcc -arch=sm_80; -arch=native needs such a device here"
 #endif
 #endif
 #ifndef GCKPTI_DEVICE

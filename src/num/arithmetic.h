@@ -163,36 +163,12 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
-/* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
-GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,
-                                       0.041668281f, 0.0083686905f, 0.00138194906f };
-
-/* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
-GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
-                                        0.0214866754f,   -0.00794600882f, 0.00230121962f,
-                                        -0.000358392805f };
-
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
 #define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
 
-/* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
-GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
-                                       -0.0268533472f, 0.0051871622f, -0.00079978531f,
-                                       7.80690316e-05f };
-
-/* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
-GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
-                                        -0.0240097791f, 0.00375733338f, -0.000350555201f,
-                                        1.39585973e-05f };
-
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
-
-/* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
-GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
-                                       -0.166792959f, 0.143027171f,  -0.121994182f,
-                                       0.107695557f,  -0.128301099f, 0.119584598f };
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
@@ -232,16 +208,15 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
 /* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
  * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
  * weight 2. */
-GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = {
-    0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu
-};
 GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 {
+    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
     if (u > 0x3f490fdau && u < 0x7f800000u) {
         uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = gckpti_two_over_pi + offset / 32;
+        const uint32_t *word = two_over_pi + offset / 32;
         uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
         for (int i = 0; i < 3; i++)
             v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
