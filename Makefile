@@ -39,7 +39,10 @@ DEPENDS = -MMD -MP -MT $@ -MF $@.d
 MPICC = mpicc
 # The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
 NVCC = nvcc
+# Kernels of these, and PTX of the last: a newer device compiles that when it first runs it (a minute).
 CUDA_ARCHS = 80 90 100
+CUDA_CODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
@@ -69,7 +72,7 @@ help:
 	@echo 'make check-all  and the rest of each kind: before a release'
 	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
-	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
+	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md; STAGES="build right"'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
@@ -163,10 +166,12 @@ test-cuda:
 
 cuda: build/gradckpt_cuda.o
 
-gpu: gpu-programs
-	sh tests/cuda/gpu.sh
+gpu:
+	sh tests/cuda/gpu.sh $(STAGES)
 
+# By nvcc, or all of it on the processor.
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
+shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim
 
 mpi: mpi-programs
 	@sh tests/ranks/test_mpi.sh
@@ -436,8 +441,7 @@ $(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES)
 
 build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options
 	@$(call edited,src/cuda,$<)
-	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall \
-	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
+	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall $(CUDA_CODE) -c -o $@ $<
 
 # Of the tests, each as its own object; those that use public names only share one of the header.
 build/o build/shim build/cuda:
@@ -492,7 +496,16 @@ build/scaling: tests/bench/scaling.c
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
-	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
+	$(NVCC) -O3 -std=c++17 -fmad=false $(CUDA_CODE) -I. -o $@ $< -lcublas
+# The same with the shim's kernels and a cuBLAS of its own: what tests/cuda/gpu.sh runs is right before a device does.
+build/gpt-shim.o: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
+	$(LINKED) -DSESSION_CUDA -c -o $@ $<
+build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o
+	$(LINKED) -DBENCH_CUDA -Iexamples -c -o $@ $<
+build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o build/shim/gradckpt_cuda.o
+	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
+build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h
+	$(SHIMMED) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
@@ -558,4 +571,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling limited coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate offload ops simulate fits stack size methods parts curves pictures tell playground reference starters grade slides index readme lib install dist boards clean

@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               581
+ *     >>device    streams, memory, errors, launching, recordings                               584
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
@@ -70,6 +70,9 @@ struct Moment {
 
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
+#ifndef GCKPT_CUDA_WIDE /* indexes from here on are of 64 bits; tests have a small one */
+#define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
 #endif
 enum {
     TEXT = 256,  /* bytes of an error */
@@ -1175,7 +1178,7 @@ template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, in
     Pack<float, N> x;
     int64_t row = 0;
     if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
-        row = u.n <= INT32_MAX ? (int32_t)i / (int32_t)u.row : i / u.row;
+        row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
     int64_t end = (row + 1) * u.row;
     for (int k = 0; k < N; k++) {
         if (i + k == end) {
@@ -1503,15 +1506,15 @@ int64_t count_of(const Axes<int64_t> &x)
     return n;
 }
 
-/* Whether every index and number of elements is below 2^31. */
+/* Whether indexes of 32 bits will do. */
 bool small(const Axes<int64_t> &x)
 {
-    bool fits = count_of(x) < INT64_C(1) << 31;
+    bool fits = count_of(x) < GCKPT_CUDA_WIDE;
     for (int t = 0; t < 3; t++) {
         int64_t last = 0;
         for (int k = 0; k < x.n; k++)
             last += (x.size[k] - 1) * x.step[t][k];
-        fits = fits && last < INT64_C(1) << 31;
+        fits = fits && last < GCKPT_CUDA_WIDE;
     }
     return fits;
 }
@@ -2049,7 +2052,7 @@ __global__ void spread_kernel(Part p, float *d, const float *s, float value)
 void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     int64_t n = p.blocks * p.whole;
-    bool narrow = n < INT64_C(1) << 31;
+    bool narrow = n < GCKPT_CUDA_WIDE;
     bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four)

@@ -1,101 +1,172 @@
 #!/bin/sh
-# Everything that needs a CUDA device, in one report: build/gpu.md (make gpu). About nine minutes.
-# A part that fails, or runs out of its time, says so in the report and the others go on; the exit
-# status is the number of parts that failed. FAST=1 leaves out what is compared with PyTorch.
+# Everything that needs a CUDA device, in stages of at most nine minutes each, and one report: build/gpu.md.
 #
-#     make gpu            on a machine with a device, nvcc and, to compare with, PyTorch 2
-#     sh tests/cuda/gpu.sh     where make gpu-programs has built them
-cd "$(dirname "$0")/.." || exit 1
+#     make gpu                                 all stages
+#     make gpu STAGES="build right"            these
+#     REPORT=FOLDER make gpu STAGES=fast       each part's report to that folder, too, as soon as it is there
+#     sh tests/cuda/gpu.sh [STAGE...]          the same
+#
+#     build     the programs, by nvcc for this machine's device (JOBS=16)
+#     right     the tests, and a small GPT's weights: the same bits as on the processor
+#     fast      products, memory, arrays of over 2^31 elements; GPT-2 124M in fp32 and bf16
+#     beside    GPT-2 124M by PyTorch 2, eager and compiled; left out where there is none
+#     profile   time, flops and bytes of each instruction; five budgets, predicted beside measured; nsys, if it is there
+#
+# A part that fails, or runs out of its time, says so in the report and the others go on; one that a stage has no time
+# for is said to be left out. The exit status is 1 where anything failed. ON=shim runs the same with small sizes and
+# what make shim-programs builds, on the processor: so that a device's first minute is not spent on this script.
+cd "$(dirname "$0")/../.." || exit 1
 B=build
 R=$B/gpu.md
+ON=${ON:-cuda}
+STAGE=540 # seconds
 failed=0
-mkdir -p $B/gpu
+parts=0
+mkdir -p $B/gpu ${REPORT:+"$REPORT"} || exit 1
+
+say()                   # say TEXT...: a line of the report each
+{
+    printf '%s\n' "$@" "" >> $R
+}
 
 part()                  # part NAME SECONDS COMMAND...: its output, fenced, into the report
 {
     name=$1
-    seconds=$2
+    most=$2
     shift 2
-    start=$(date +%s)
-    timeout "$seconds" "$@" > "$B/gpu/out" 2>&1
-    status=$?
+    parts=$((parts + 1))
+    left=$((until - $(date +%s)))
+    [ "$most" -le "$left" ] || most=$left
+    begin=$(date +%s)
+    status="left out: its stage has no time for it"
+    : > $B/gpu/out
+    if [ "$most" -gt 5 ]; then
+        timeout "$most" "$@" > $B/gpu/out 2>&1
+        status=$?
+        [ $status = 0 ] && status="done" || status="FAILED, exit status $status"
+        status="$status in $(($(date +%s) - begin)) s"
+    fi
     {
-        echo "### $name"
-        echo
-        echo "\`$*\`: $([ $status = 0 ] && echo "done" || echo "FAILED, exit status $status") in $(($(date +%s) - start)) s"
-        echo
-        echo '```'
-        tail -n 60 "$B/gpu/out"
-        echo '```'
-        echo
-    } >> $R
-    [ $status = 0 ] || failed=$((failed + 1))
-    echo "$name: $([ $status = 0 ] && echo "done" || echo FAILED)"
+        printf '### %s\n\n`%s`: %s\n\n```\n' "$name" "$*" "$status"
+        tail -n 60 $B/gpu/out
+        printf '```\n\n'
+    } > $B/gpu/part
+    cat $B/gpu/part >> $R
+    [ -z "$REPORT" ] || cp $B/gpu/part "$REPORT/$(printf %02d $parts)-$stage.md"
+    case $status in done*) ;; *) failed=$((failed + 1)) ;; esac
+    echo "$stage: $name: $status"
 }
 
 value()                 # value KEY: the number of that key in the last JSON line of the part before
 {
-    sed -n 's/.*"'"$1"'":\([0-9.e+]*\).*/\1/p' $B/gpu/out | tail -n 1
+    sed -n 's/.*"'"$1"'":"\{0,1\}\([0-9a-f.e+-]*\).*/\1/p' $B/gpu/out | tail -n 1
+}
+
+keep()                  # keep NAME: tokens a second and bytes of the part before, for the table
+{
+    v=$(value tokens_per_second)
+    [ -z "$v" ] || echo "$v tokens/s, $(value "$2") bytes" > "$B/gpu/$1"
+}
+
+kept()
+{
+    cat "$B/gpu/$1" 2> /dev/null || echo "not run"
 }
 
 GPT2="--layers 12 --heads 12 --dim 768 --context 1024 --vocabulary 50257 --eval-every 0 --warmup 1 --device cuda --json -"
+SMALL="--steps 20 --eval-every 0 --json -"
+large= sizes="12 768 1024 4 1 12 50257" b32=16 b16=32
+if [ "$ON" = shim ]; then
+    GPT2="--layers 1 --heads 2 --dim 32 --context 16 --eval-every 0 --warmup 1 --device cuda --json -"
+    SMALL="--layers 1 --heads 2 --dim 32 --context 16 --batch 10 --steps 2 --eval-every 0 --json -"
+    large=small sizes="1 32 16 2 1 2 65" b32=2 b16=2
+fi
+
+stage()
+{
+    stage=$1
+    until=$(($(date +%s) + STAGE))
+    case $stage in
+    build)
+        capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1 | tr -d .)
+        say "## Built"
+        [ "$ON" = shim ] && part "make shim-programs" $STAGE make -s shim-programs ||
+            part "make gpu-programs" $STAGE make -s -j"${JOBS:-16}" gpu-programs ${capability:+CUDA_ARCHS="$capability"} ;;
+    right)
+        say "## Right: the same bits as on the processor"
+        for test in tests/cuda/test_cuda.c tests/cuda/cuda_*.c; do
+            test=$(basename "$test" .c)
+            part "$test" 120 "$B/$ON/$test"
+        done
+        part "Weights of a small GPT, on the processor" 120 $B/gpt-$ON $SMALL --micro-batch 5
+        cpu=$(value weights_hash)
+        part "The same on the device, in fewer bytes" 120 $B/gpt-$ON $SMALL --micro-batch 2 --device cuda
+        gpu=$(value weights_hash)
+        if [ -n "$cpu" ] && [ "$cpu" = "$gpu" ]; then
+            say "Equal bits: weights $cpu."
+        else
+            say "DIFFERENT BITS: weights $cpu on the processor, $gpu on the device."
+            failed=$((failed + 1))
+        fi ;;
+    fast)
+        say "## Fast: kernels beside the device's own limits and cuBLAS"
+        part "Products and bandwidth" 150 $B/bench-$ON $large
+        part "Over 2^31 elements" 60 $B/bench-$ON $large large
+        say "## GPT-2 124M (12 layers, 12 heads, dim 768, context 1024, 50257 tokens), random weights"
+        part "fp32, exact, batch $b32" 120 $B/gpt-$ON $GPT2 --batch $b32 --steps 6
+        keep ours32 bytes_measured
+        part "bf16, exact, batch $b16" 90 $B/gpt-$ON $GPT2 --batch $b16 --steps 6 --bf16
+        part "bf16, fast, batch $b16" 90 $B/gpt-$ON $GPT2 --batch $b16 --steps 12 --bf16-fast
+        keep ours16 bytes_measured ;;
+    beside)
+        say "## PyTorch, the same model"
+        P="python3 tests/bench/gpt2.py"
+        python3 -c "import torch; assert torch.cuda.is_available()" 2> /dev/null || {
+            say "Left out: no PyTorch with a device."
+            echo "beside: left out, no PyTorch with a device"
+            return
+        }
+        part "PyTorch, fp32, eager, batch 16" 90 $P --precision fp32 --batch 16 --steps 4
+        keep eager32 peak_bytes
+        part "PyTorch, bf16, eager, batch 32" 90 $P --batch 32
+        keep eager16 peak_bytes
+        part "PyTorch, bf16, compiled, batch 32" 240 $P --batch 32 --compile
+        keep compiled16 peak_bytes ;;
+    profile)
+        say "## Where the time goes"
+        part "fp32, by instruction" 120 $B/gpt-$ON $GPT2 --batch $b32 --steps 3 --profile
+        part "bf16, fast, by instruction" 120 $B/gpt-$ON $GPT2 --batch $b16 --steps 3 --bf16-fast --profile
+        part "Five budgets: predicted beside measured" 150 $B/predict-$ON $sizes
+        if command -v nsys > /dev/null; then
+            part "bf16, fast, by kernel (nsys)" 150 nsys profile --force-overwrite true -o $B/gpu/nsys --stats=true \
+                $B/gpt-$ON $GPT2 --batch $b16 --steps 4 --bf16-fast
+        fi ;;
+    *)
+        echo "gpu.sh: no stage $stage; there are build, right, fast, beside, profile"
+        exit 2 ;;
+    esac
+}
+
+[ $# -gt 0 ] || set -- build right fast beside profile
 {
     echo "# The CUDA backend on a device"
     echo
-    echo "Written by \`make gpu\` on $(date -u +%Y-%m-%d), at $(git rev-parse --short HEAD 2>/dev/null || echo "an unknown commit")."
+    echo "Written by \`make gpu\` on $(date -u +%Y-%m-%d), at $(git rev-parse --short HEAD 2> /dev/null ||
+        echo "an unknown commit"), stages: $*."
     echo
 } > $R
-
-part "The device" 60 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
-echo "## Right: the same bits as on the processor" >> $R
-echo >> $R
-for test in $B/cuda/*; do
-    [ -x "$test" ] && part "$(basename "$test")" 120 "$test"
+stage=device until=$(($(date +%s) + 60))
+[ "$ON" = shim ] && part "The shim" 60 uname -m ||
+    part "The device" 60 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
+for each; do
+    stage "$each"
 done
-part "Weights of a small GPT, on the processor" 120 $B/gpt-cuda --steps 20 --eval-every 0 --micro-batch 5 --json -
-cpu=$(sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p' $B/gpu/out)
-part "The same on the device, in fewer bytes" 120 $B/gpt-cuda --steps 20 --eval-every 0 --micro-batch 4 --budget 24M --device cuda --json -
-gpu=$(sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p' $B/gpu/out)
-if [ -n "$cpu" ] && [ "$cpu" = "$gpu" ]; then
-    echo "Equal bits: weights $cpu." >> $R
-else
-    echo "DIFFERENT BITS: weights $cpu on the processor, $gpu on the device." >> $R
-    failed=$((failed + 1))
-fi
-{
-    echo
-    echo "## Fast: kernels beside the device's own limits and cuBLAS"
-    echo
-} >> $R
-part "Products and bandwidth" 150 $B/bench-cuda
-{
-    echo "## GPT-2 124M (12 layers, 12 heads, dim 768, context 1024, 50257 tokens), random weights"
-    echo
-} >> $R
-part "fp32, exact, batch 16" 90 $B/gpt-cuda $GPT2 --batch 16 --steps 6
-ours32="$(value tokens_per_second) tokens/s, $(value bytes_measured) bytes"
-part "bf16, fast, batch 32" 90 $B/gpt-cuda $GPT2 --batch 32 --steps 12 --bf16-fast
-ours16="$(value tokens_per_second) tokens/s, $(value bytes_measured) bytes"
-part "Five budgets: predicted beside measured" 150 $B/predict-cuda 12 768 1024 4 1 12 50257
-if [ -z "$FAST" ]; then
-    P="python3 tests/bench/gpt2.py"
-    part "PyTorch, fp32, eager, batch 16" 90 $P --precision fp32 --batch 16 --steps 4
-    eager32="$(value tokens_per_second) tokens/s, $(value peak_bytes) bytes"
-    part "PyTorch, bf16, eager, batch 32" 90 $P --batch 32
-    eager16="$(value tokens_per_second) tokens/s, $(value peak_bytes) bytes"
-    part "PyTorch, bf16, compiled, batch 32" 180 $P --batch 32 --compile
-    compiled16="$(value tokens_per_second) tokens/s, $(value peak_bytes) bytes"
-fi
-{
-    echo "## In one table"
-    echo
-    echo "| | ours | PyTorch eager | PyTorch compiled |"
-    echo "|---|---|---|---|"
-    echo "| fp32, batch 16 | $ours32 | ${eager32:-not run} | not run |"
-    echo "| bf16, batch 32 | $ours16 | ${eager16:-not run} | ${compiled16:-not run} |"
-    echo
-    echo "Ours: the last step's tokens a second; bytes of parameters, state and arena, the highest that was touched."
-    echo "PyTorch: the median step; the peak of what it allocated."
-} >> $R
+say "## In one table" "| | ours | PyTorch eager | PyTorch compiled |
+|---|---|---|---|
+| fp32, batch 16 | $(kept ours32) | $(kept eager32) | not run |
+| bf16, batch 32 | $(kept ours16) | $(kept eager16) | $(kept compiled16) |" \
+    "Ours: the last step's tokens a second; bytes of parameters, state and arena, the highest that was touched.
+PyTorch: the median step; the peak of what it allocated."
+[ -z "$REPORT" ] || cp $R "$REPORT/gpu.md"
 echo "$R: $failed failed"
-exit "$failed"
+[ "$failed" = 0 ]

@@ -5,7 +5,7 @@ template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, in
     Pack<float, N> x;
     int64_t row = 0;
     if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
-        row = u.n <= INT32_MAX ? (int32_t)i / (int32_t)u.row : i / u.row;
+        row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
     int64_t end = (row + 1) * u.row;
     for (int k = 0; k < N; k++) {
         if (i + k == end) {

@@ -13,6 +13,9 @@ struct Moment {
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
+#ifndef GCKPT_CUDA_WIDE /* indexes from here on are of 64 bits; tests have a small one */
+#define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
+#endif
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */

@@ -56,15 +56,15 @@ int64_t count_of(const Axes<int64_t> &x)
     return n;
 }
 
-/* Whether every index and number of elements is below 2^31. */
+/* Whether indexes of 32 bits will do. */
 bool small(const Axes<int64_t> &x)
 {
-    bool fits = count_of(x) < INT64_C(1) << 31;
+    bool fits = count_of(x) < GCKPT_CUDA_WIDE;
     for (int t = 0; t < 3; t++) {
         int64_t last = 0;
         for (int k = 0; k < x.n; k++)
             last += (x.size[k] - 1) * x.step[t][k];
-        fits = fits && last < INT64_C(1) << 31;
+        fits = fits && last < GCKPT_CUDA_WIDE;
     }
     return fits;
 }

@@ -140,7 +140,7 @@ __global__ void spread_kernel(Part p, float *d, const float *s, float value)
 void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
     int64_t n = p.blocks * p.whole;
-    bool narrow = n < INT64_C(1) << 31;
+    bool narrow = n < GCKPT_CUDA_WIDE;
     bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four)
