@@ -478,10 +478,11 @@ __global__ void large_kernel(int what, const float *x, const float *row, const f
 void test_large(void)
 {
     const int64_t m = tiny ? 40 : 16392, n = tiny ? 72 : 131072;
-    Array x(4 * m * n), row(4 * n), out(4 * m * (n + 3)), wrong(8);
-    if (!x.at || !row.at || !out.at || !wrong.at)
+    Array x(4 * m * n), row(4 * n), low(4 * n), out(4 * m * (n + 3)), wrong(8);
+    if (!x.at || !row.at || !low.at || !out.at || !wrong.at)
         return (void)printf("left out: %.1f GB are not there\n", 8e-9 * (double)m * (double)n);
     LAUNCH(whole_kernel, tiny ? 4 : 4096, 256, 0, gpu->stream, x.f(), m * n);
+    cudaMemsetAsync(low.at, 0, (size_t)(4 * n), gpu->stream);
     printf("\n%ld x %ld floats                  ms  wrong values\n", (long)m, (long)n);
     for (int what = 0; what < LARGE_OPS; what++) {
         const gckpti_permute axes = { 2, { 1, 0 } };
@@ -496,7 +497,7 @@ void test_large(void)
         c.in[0].data = x.f(), c.in[1].data = row.f(), c.out = out.f();
         LAUNCH(whole_kernel, tiny ? 4 : 256, 256, 0, gpu->stream, row.f(), n);
         if (what == LARGE_SUM)
-            c.grad_out = x.f(), c.in[1].grad = out.f();
+            c.grad_out = x.f(), c.in[1].grad = out.f(), c.in[1].low = low.f();
         const gckpt_op *op = what < LARGE_PERMUTE    ? &gckpti_op_add
                              : what == LARGE_PERMUTE ? &gckpti_op_permute
                                                      : &gckpti_op_pad;
