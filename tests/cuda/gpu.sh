@@ -161,12 +161,12 @@ stage=device until=$(($(date +%s) + 60))
 for each; do
     stage "$each"
 done
-say "## In one table" "| | ours | PyTorch eager | PyTorch compiled |
-|---|---|---|---|
-| fp32, batch 16 | $(kept ours32) | $(kept eager32) | not run |
-| bf16, batch 32 | $(kept ours16) | $(kept eager16) | $(kept compiled16) |" \
-    "Ours: the last step's tokens a second; bytes of parameters, state and arena, the highest that was touched.
-PyTorch: the median step; the peak of what it allocated."
+say "## In one table"
+say "| | ours | PyTorch eager | PyTorch compiled |" "|---|---|---|---|" \
+    "| fp32, batch $b32 | $(kept ours32) | $(kept eager32) | not run |" \
+    "| bf16, batch $b16 | $(kept ours16) | $(kept eager16) | $(kept compiled16) |"
+say "Ours: the last step's tokens a second; bytes of parameters, state and arena, the highest that was touched." \
+    "PyTorch: the median step; the peak of what it allocated."
 [ -z "$REPORT" ] || cp $R "$REPORT/gpu.md"
 echo "$R: $failed failed"
 [ "$failed" = 0 ]
