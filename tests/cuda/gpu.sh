@@ -65,12 +65,12 @@ value()                 # value KEY: the number of that key in the last JSON lin
 keep()                  # keep NAME: tokens a second and bytes of the part before, for the table
 {
     v=$(value tokens_per_second)
-    [ -z "$v" ] || echo "$v tokens/s, $(value "$2") bytes" > "$B/gpu/$1"
+    [ -z "$v" ] || echo "$v tokens/s, $(value "$2") bytes" > "$B/gpu/$ON-$1"
 }
 
 kept()
 {
-    cat "$B/gpu/$1" 2> /dev/null || echo "not run"
+    cat "$B/gpu/$ON-$1" 2> /dev/null || echo "not run"
 }
 
 GPT2="--layers 12 --heads 12 --dim 768 --context 1024 --vocabulary 50257 --eval-every 0 --warmup 1 --device cuda --json -"
