@@ -316,8 +316,8 @@ def main():
         K.row_sum = nets.K.row_sum = lambda x: x.sum(-1, dtype=F)
         import ops
         ops.row_sum = K.row_sum
-    program = K.Curves(args[0])
-    K.curves = program
+    program = K.Program(args[0])
+    K.program = program
     met, agree, differ, refused, idle, bits = {}, 0, 0, 0, 0, 0
     began = time.time()
     for seed in range(first, first + count):

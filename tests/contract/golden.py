@@ -1,6 +1,6 @@
 """The reading of the contract beside PyTorch: each op of tests/golden/golden.h and special.h, values and gradients.
 
-    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph, and curves)
+    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
 Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
 signed zeros, subnormals) by more than 4 units in the last place, or
 from the library's own by a bit."""
@@ -62,7 +62,7 @@ def close(name, got, want, ulps):
 
 def evaluated(net):
     net.optimiser = 1
-    told = Told(K.curves.talk(net.script(0)))
+    told = Told(K.program.talk(net.script(0)))
     again = Again(net, told)
     again.forward()
     sums, counts, loss, by = again.scales()
@@ -142,7 +142,7 @@ def special():
             ok &= close("special " + name, again.values[told.ids[z]], data[y], 1)
             for r, d in zip(refs, (d0, d1)):
                 ok &= close("special " + name + " gradient", again.grad[told.ids[r]], data[d], 1)
-        bits = [] if name == "where" else compare(net, Told(K.curves.talk(net.script(1))), 1)
+        bits = [] if name == "where" else compare(net, Told(K.program.talk(net.script(1))), 1)
         bits = [w for w in bits if "loss" not in w]
         for w in bits[:1]:
             print("special %s, to the bit: %s" % (name, w))
@@ -152,9 +152,9 @@ def special():
 
 
 def main():
-    K.curves = K.Curves(sys.argv[1])
+    K.program = K.Program(sys.argv[1])
     a, b = golden(), special()
-    K.curves.close()
+    K.program.close()
     print("contract beside PyTorch: %d cases of golden.h, %d off; %d of special.h, %d off" % (a + b))
     return 1 if a[1] or b[1] or not a[0] or not b[0] else 0
 

@@ -121,9 +121,12 @@ class Again:
             i = self.nodes[i]["inputs"][0]
         return i
 
-    def attributes(self, i):
-        m = self.net.made[self.by_id[i]]
-        return m["attributes"], m["inputs"]
+    def half(self, i):
+        """l. whether it is kept as bf16"""
+        return self.net.precision > 0 and not self.nodes[i]["batchless"] and self.nodes[i]["op"] != "input"
+
+    def kept(self, i, x):
+        return K.bf16(x) if self.half(i) and self.nodes[i]["type"] == 0 else x
 
     def rows_of(self, shape, batchless, batch):
         if batchless or not shape:
@@ -138,7 +141,7 @@ class Again:
         if INNER.get(made["builder"]) not in (None, node["op"]):
             return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
-        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch))
+        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
         c.builder, c.id, c.step = made["builder"], i, self.updates
         return c
@@ -153,7 +156,7 @@ class Again:
             attributes = (1,)
         ids = node["inputs"] + [None] * (3 - len(node["inputs"]))
         c = Call([None if j is None else self.values[j] for j in ids], attributes,
-                 self.rows_of(node["shape"], node["batchless"], batch))
+                 self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids, c.builder = ids, node["op"]
         if made["builder"] == "conv1d_transposed" and node["op"][:4] == "conv":
             c.builder = "conv2d_transposed"
@@ -170,7 +173,10 @@ class Again:
             c = self.calls[i] = self.call(i, self.net.batch)
             c.y = OPS[c.builder].forward(c)
             if not self.nodes[i]["loss"]:
-                self.values[i] = c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
+                c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
+                if self.nodes[i]["op"] not in VIEWS:
+                    c.y = self.kept(i, c.y)
+                self.values[i] = c.y
 
     def scales(self):
         sums, counts = [], []
@@ -220,7 +226,7 @@ class Again:
                 return x
             each = x.shape[0] // self.net.batch
             return x[a * each:b * each]
-        p = Call([cut(x, j) for x, j in zip(c.x, c.ids)], c.a, None)
+        p = Call([cut(x, j) for x, j in zip(c.x, c.ids)], c.a, None, c.half)
         p.ids, p.builder = c.ids, c.builder
         p.y = c.y if self.nodes[i]["loss"] else cut(c.y, None)
         p.row, p.id, p.step = a, getattr(c, "id", 0), getattr(c, "step", 0)
@@ -258,12 +264,14 @@ class Again:
                     shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], b - a)
                     if self.nodes[t]["batchless"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
-                    elif t not in grad:
+                        return
+                    if t not in grad:
                         grad[t] = k.store().reshape(shape)
                     elif again:
                         grad[t] = grad[t] + k.store().reshape(shape)
                     else:
                         grad[t] = self.add(k, grad[t])
+                    grad[t] = self.kept(t, grad[t])
                 self.contributions(i, g, c, into)
             grads.append(grad)
             total = {}

@@ -2,14 +2,16 @@
 import math
 import numpy as np
 from contract import *
-import contract as K
+import curves
+from curves import exp, log, log1p, sigmoid, tanh, wave
 
 
 class Call:
-    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves."""
+    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves;
+    half: it is bf16's."""
 
-    def __init__(self, x, a, shape):
-        self.x, self.a, self.shape, self.y, self.aux = x, a, shape, None, {}
+    def __init__(self, x, a, shape, half=False):
+        self.x, self.a, self.shape, self.y, self.aux, self.half = x, a, shape, None, {}, half
 
 
 OPS = {}
@@ -55,11 +57,23 @@ def silu_slope(c):
 
 curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
 curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
-      lambda c: K.curves.slope("softplus", c.x[0]))
-curve("sin", lambda c: sin(c.x[0]), lambda c: cos(c.x[0]))
-curve("cos", lambda c: cos(c.x[0]), lambda c: -sin(c.x[0]))
+      lambda c: curves.less_than_1(-np.minimum(F(20), c.y)))
+curve("sin", lambda c: wave(c.x[0], 0), lambda c: wave(c.x[0], 1))
+curve("cos", lambda c: wave(c.x[0], 1), lambda c: wave(c.x[0], 2))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
-curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
+
+
+def gelu_erf(c):
+    h = F(0.5) * c.x[0]
+    return fma(h, curves.erf(curves.ROOT_HALF * c.x[0]), h)
+
+
+def gelu_erf_slope(c):
+    x = c.x[0]
+    return fma(curves.ROOT_2_PI * x, exp(F(-0.5) * x * x), fma(F(0.5), curves.erf(curves.ROOT_HALF * x), F(0.5)))
+
+
+curve("gelu_erf", gelu_erf, gelu_erf_slope)
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
 picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
@@ -69,7 +83,7 @@ picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.
 def power(x, e):
     if e in (1, 2, 3):
         return {1: x, 2: x * x, 3: x * x * x}[int(e)]
-    return K.curves.of("pow", x, word(e))
+    return curves.general_power(x, e)
 
 
 curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
@@ -300,6 +314,11 @@ def flat(x):
     return x.reshape(-1, x.shape[-1])
 
 
+def links_of(x):
+    """Rows of an entry of the batch (l.)."""
+    return int(np.prod(x.shape[1:-1]))
+
+
 class LinearBase:
     transposed = False
 
@@ -308,15 +327,15 @@ class LinearBase:
         w = c.x[1].T if k.transposed else c.x[1]
         x = flat(c.x[0])
         start = np.zeros(w.shape[1], F) if c.x[2] is None else c.x[2]
-        return chain(x, w, np.broadcast_to(start, (x.shape[0], w.shape[1]))).reshape(c.shape)
+        return product(x, w, np.broadcast_to(start, (x.shape[0], w.shape[1])), c.half).reshape(c.shape)
 
     @classmethod
     def backward(k, c, g):
         w = c.x[1] if k.transposed else c.x[1].T
         x, g = flat(c.x[0]), flat(g)
         left, right = (g, x) if k.transposed else (x, g)
-        return [Chain(lambda s: chain(g, w, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
-                Chain(lambda s: chain(left.T, right, s), c.x[1].shape), Sums(g)]
+        return [Chain(lambda s: product(g, w, s.reshape(x.shape), c.half).reshape(s.shape), c.x[0].shape),
+                Chain(lambda s: product(left.T, right, s, c.half, links_of(c.x[0])), c.x[1].shape), Sums(g)]
 
 
 @op("linear")
@@ -336,7 +355,8 @@ class MatmulBase:
     def forward(k, c):
         a, b = c.x
         b = np.swapaxes(b, -1, -2) if k.transposed else b
-        return chain(a, b, np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F))
+        start = np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F)
+        return product(a, b, start, c.half)
 
     @classmethod
     def backward(k, c, g):
@@ -345,8 +365,9 @@ class MatmulBase:
         shared = b.ndim == 2 and a.ndim > 2
         l, r = (flat(a), flat(g)) if shared else (a, g)
         l, r = (r, l) if k.transposed else (l, r)
-        return [Chain(lambda s: chain(g, bt, s), a.shape),
-                Chain(lambda s: chain(np.swapaxes(l, -1, -2), r, s), b.shape)]
+        links = links_of(a) if shared or a.ndim == 2 else a.shape[-2]
+        return [Chain(lambda s: product(g, bt, s, c.half), a.shape),
+                Chain(lambda s: product(np.swapaxes(l, -1, -2), r, s, c.half, links), b.shape)]
 
 
 @op("matmul")
@@ -438,7 +459,7 @@ class Attention:
         d = width // heads
         q = c.x[0].reshape(b, t, heads, d).transpose(0, 2, 1, 3)
         k, v = (x.reshape(b, x.shape[1], shared, d).transpose(0, 2, 1, 3) for x in c.x[1:3])
-        return q, k, v, heads // shared
+        return (bf16(q), bf16(k), bf16(v), heads // shared) if c.half else (q, k, v, heads // shared)
 
     def factors(c, d):
         cap, scale = c.a[4], c.a[5] if c.a[5] != 0 else F(1) / np.sqrt(F(d))
@@ -457,12 +478,25 @@ class Attention:
         first, last, lengths = Attention.seen(c, k.shape[2], t)
         factor, cap = Attention.factors(c, q.shape[-1])
         keys = k[:, :, first:last]
-        s = chain(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F))[:, :, 0]
+        s = product(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F),
+                    c.half)[:, :, 0]
         s = rounded(s, factor)
         if cap != 0:
             s = cap * tanh(s)
         see = np.broadcast_to((np.arange(first, last) < lengths[:, None])[:, None], s.shape)
         return first, np.where(see, s, F(-np.inf)), see
+
+    def over(c, s, links):
+        """s and its links: (place, factors, who takes part)."""
+        if not c.half:
+            for j, a, b, there in links:
+                s = np.where(there, fma(a, b, s), s)
+            return s
+        element = Element(s)
+        for j, a, b, there in links:
+            element.link(j, bf16(a), b, there)
+        s = np.broadcast_to(element.end(), s.shape)
+        return np.where(s == 0, F(0), s)
 
     def forward(c):
         q, k, v, share = Attention.heads(c)
@@ -483,8 +517,8 @@ class Attention:
                 e = np.where(there, exp(tile - zero[..., None]), F(0))
                 f = np.where(np.isinf(m), F(1), exp(m - zero))
                 l, o = fma(l, f, row_sum(e)), o * f[..., None]
-                for j in range(tile.shape[2]):
-                    o = np.where(there[:, :, j, None], fma(e[:, :, j, None], v[:, :, first + i + j], o), o)
+                o = Attention.over(c, o, [(j, e[:, :, j, None], v[:, :, first + i + j], there[:, :, j, None])
+                                          for j in range(tile.shape[2])])
                 m = new
             top[:, :, t], total[:, :, t] = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
             out[:, :, t] = o / total[:, :, t, None]
@@ -504,7 +538,8 @@ class Attention:
             at = slice(first, first + s.shape[2])
             e = np.where(there, exp(s - c.aux["l"][:, :, i, None]), F(0))
             vs = big_v[:, :, at]
-            dp = chain(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F))[:, :, 0]
+            dp = product(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F),
+                         c.half)[:, :, 0]
             u = dp - row_dot(g[:, :, i], y[:, :, i])[..., None]
             if cap != 0:
                 z = np.where(there, s, F(0)) * (F(1) / cap)
@@ -522,16 +557,14 @@ class Attention:
                          .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
 
         def query(s):
-            for j in range(k.shape[2]):
-                s = np.where(see[:, :, :, j, None], fma(ds[:, :, :, j, None], big_k[:, :, None, j], s), s)
-            return s
+            return Attention.over(c, s, [(j, ds[:, :, :, j, None], big_k[:, :, None, j], see[:, :, :, j, None])
+                                         for j in range(k.shape[2])])
 
         def key(of, x):
             def go(s):
                 for h in range(share):
-                    for i in range(t):
-                        s = np.where(see[:, h::share, i, :, None],
-                                     fma(of[:, h::share, i, :, None], x[:, h::share, i, None], s), s)
+                    s = Attention.over(c, s, [(i, of[:, h::share, i, :, None], x[:, h::share, i, None],
+                                               see[:, h::share, i, :, None]) for i in range(t)])
                 return s
             return go
         return [out(query, c.x[0], heads), out(key(ds, q), c.x[1], k.shape[1]), out(key(p, g), c.x[2], k.shape[1]),
@@ -543,7 +576,7 @@ class Attention:
 class LinearCrossEntropy:
     def logits(c):
         x, w = flat(c.x[0]), c.x[1]
-        z = chain(x, w.T, np.zeros((x.shape[0], w.shape[0]), F))
+        z = product(x, w.T, np.zeros((x.shape[0], w.shape[0]), F), c.half)
         cap = c.a[0] if c.a else F(0)
         return cap * tanh(z * (F(1) / cap)) if cap != 0 else z
 
@@ -553,9 +586,8 @@ class LinearCrossEntropy:
 
     def backward(c, scale):
         z = LinearCrossEntropy.logits(c)
-        product = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0]
         cap = c.a[0] if c.a else F(0)
-        d = product.b
+        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0].b
         if cap != 0:
             y = z * (F(1) / cap)
             d = d * fma(-y, y, F(1))
@@ -565,9 +597,11 @@ class LinearCrossEntropy:
 
         def rows(s):
             s = s.reshape(x.shape)
-            return np.where(t[:, None], chain(d, w, s), s).reshape(c.x[0].shape)
-        return [Chain(rows, c.x[0].shape),
-                Chain(lambda s: chain(d[t].T, x[t], s), w.shape), None]
+            return np.where(t[:, None], product(d, w, s, c.half), s).reshape(c.x[0].shape)
+
+        def table(s):
+            return product(d.T, x, s, True, links_of(c.x[0])) if c.half else chain(d[t].T, x[t], s)
+        return [Chain(rows, c.x[0].shape), Chain(table, w.shape), None]
 
 
 OPS["linear_cross_entropy_with"] = LinearCrossEntropy
@@ -1014,24 +1048,15 @@ class Groupnorm:
                 Sums(gain), Sums(bias)]
 
 
-# ---- rotary: its cosines and sines are asked of the library (a turn of (1, 0)) ----
+# ---- rotary ----
 @op("rotary")
 class Rotary:
     def table(c):
-        heads = c.a[0]
-        b, t, width = c.x[0].shape
-        d = width // heads
-        half = (c.a[3] or d) // 2
-        one = np.zeros((1, t, d), F)
-        one[:, :, :half] = 1
-        text = "net 0 1\ninput x f 3 1 %d %d\nop rotary 1 0 %s\nplan 7 1 0 1 0 2\nforward 1 %s\nend\n" % (
-            t, d, " ".join("%08x" % (word(a) if isinstance(a, F) else a & 0xffffffff) for a in (1,) + tuple(c.a[1:])),
-            hexes(one))
-        for line in K.curves.talk(text):
-            if line.startswith("value"):
-                y = unhex(line.split()[2]).reshape(t, d)
-                return y[:, :half], y[:, half:2 * half], half
-        raise RuntimeError("no angles")
+        heads, base, first, turned, scale, given = c.a[:6]
+        t, half = c.x[0].shape[1], (turned or c.x[0].shape[2] // heads) // 2
+        c_, s_ = curves.rotary_table(t, half, base if base != 0 else F(10000), first, c.a[6:] if given else None,
+                                     scale if scale != 0 else F(1))
+        return c_, s_, half
 
     def turn(c, x, sign):
         cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
