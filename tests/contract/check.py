@@ -27,7 +27,12 @@ class Draw:
         rows = int(self.r.integers(1, 4))
         batch = rows * int(self.r.integers(1, 3)) + int(self.r.integers(0, rows))
         self.t, self.c = int(self.r.integers(2, 6)), int(self.r.choice([2, 4, 6, 8, 33]))
+        more = np.random.default_rng([seed, 1])
+        self.tiny = more.integers(0, 8) == 0
+        if more.integers(0, 12) == 0:
+            self.t, self.c = int(more.choice([32, 33, 64, 70])), 2 * int(more.integers(1, 3))
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
+        n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
         n.mode = int(self.r.choice([1, 2, 4]))
         n.optimiser = int(self.r.integers(0, 3))
         n.leaves = int(self.r.choice([1, 1, 1, 2, 4]))
@@ -48,7 +53,8 @@ class Draw:
         self.losses()
 
     def normal(self, *shape):
-        return self.r.standard_normal(shape).astype(F)
+        x = self.r.standard_normal(shape).astype(F)
+        return x * F(10.0 ** self.r.integers(-38, 2)) if self.tiny else x
 
     def chance(self, percent):
         return self.r.integers(0, 100) < percent

@@ -47,6 +47,20 @@ def chain(a, b, start):
                                                            np.shape(start))), dtype=F)
 
 
+# ---- j. draws ----
+def philox(counter, key):
+    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
+    x = [np.asarray(w, dtype=np.uint64) for w in counter]
+    k = [key & 0xffffffff, key >> 32]
+    low = np.uint64(0xffffffff)
+    for _ in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
+             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
+        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
+    return x
+
+
 # ---- l. bf16 ----
 TINY = F(2.0 ** -126)
 
@@ -57,6 +71,20 @@ def bf16(x):
     near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xffff0000)).view(F)
     near = np.where(np.isnan(x), F(np.nan), near)
     return np.where(np.abs(x) < TINY, np.copysign(F(0), x), near).astype(F)
+
+
+def bf16_by_chance(x, begin, stream, step, key=0):
+    """16 random bits are added to the half that is cut off; x begins with element `begin`."""
+    u = np.ascontiguousarray(f32(x)).view(np.uint32)
+    c = np.arange(u.size, dtype=np.uint64).reshape(u.shape) + np.uint64(begin)
+    q = c // np.uint64(8)
+    words = philox([q & np.uint64(0xffffffff), q >> np.uint64(32), np.full(q.shape, stream), np.full(q.shape, step)],
+                   key)
+    word_of = np.choose((c // np.uint64(2) % np.uint64(4)).astype(int), words).astype(np.uint32)
+    more = np.where(c % np.uint64(2) == 0, word_of & np.uint32(0xffff), word_of >> np.uint32(16))
+    up = ((u + more) & np.uint32(0xffff0000)).view(F)
+    up = np.where(np.isnan(x), F(np.nan), up)
+    return np.where(np.abs(x) < TINY, np.copysign(F(0), x), up).astype(F)
 
 
 def flushed(x):

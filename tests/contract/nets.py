@@ -5,6 +5,7 @@ from contract import F, D, hexes, unhex, word
 from ops import OPS, Call
 
 VIEWS = ("reshape",)
+MOST_INPUTS = 8
 # Builders that make several ops: never themselves, but what the graph says.
 INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": ""}
 
@@ -125,8 +126,15 @@ class Again:
         """l. whether it is kept as bf16"""
         return self.net.precision > 0 and not self.nodes[i]["batchless"] and self.nodes[i]["op"] != "input"
 
-    def kept(self, i, x):
-        return K.bf16(x) if self.half(i) and self.nodes[i]["type"] == 0 else x
+    def kept(self, i, x, op, which, row=0):
+        """What is stored of tensor i, from entry `row` on: the value of op (0), or what its backward sends to input
+        `which` - 1."""
+        if not self.half(i) or self.nodes[i]["type"] != 0:
+            return x
+        if self.net.precision == 1:
+            return K.bf16(x)
+        each = int(np.prod(self.nodes[i]["shape"])) // self.net.rows
+        return K.bf16_by_chance(x, each * row, 2 ** 31 + op * (1 + MOST_INPUTS) + which, self.updates)
 
     def rows_of(self, shape, batchless, batch):
         if batchless or not shape:
@@ -175,7 +183,7 @@ class Again:
             if not self.nodes[i]["loss"]:
                 c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
                 if self.nodes[i]["op"] not in VIEWS:
-                    c.y = self.kept(i, c.y)
+                    c.y = self.kept(i, c.y, i, 0)
                 self.values[i] = c.y
 
     def scales(self):
@@ -237,13 +245,14 @@ class Again:
         return p
 
     def contributions(self, i, g, c, into):
-        """into(target, contribution, repeats)"""
-        seen = set()
+        """into(target, contribution, repeats, which input)"""
+        seen, which = set(), 0
         for j, k in zip(c.ids, OPS[c.builder].backward(c, g)):
+            which += j is not None
             if j is None or k is None or self.nodes[j]["type"] != 0:
                 continue
             t = self.base(j)
-            into(t, k, t in seen)
+            into(t, k, t in seen, which)
             seen.add(t)
 
     def backward(self, scale):
@@ -260,7 +269,7 @@ class Again:
                     continue
                 c = self.part(self.calls[i], i, a, b)
 
-                def into(t, k, again):
+                def into(t, k, again, which):
                     shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], b - a)
                     if self.nodes[t]["batchless"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
@@ -271,7 +280,7 @@ class Again:
                         grad[t] = grad[t] + k.store().reshape(shape)
                     else:
                         grad[t] = self.add(k, grad[t])
-                    grad[t] = self.kept(t, grad[t])
+                    grad[t] = self.kept(t, grad[t], i, which, a)
                 self.contributions(i, g, c, into)
             grads.append(grad)
             total = {}
@@ -291,7 +300,7 @@ class Again:
             if g is None:
                 continue
 
-            def into(t, k, again):
+            def into(t, k, again, which):
                 shape = self.nodes[t]["shape"]
                 x = self.add(k, np.zeros(shape, F))
                 total[t] = total[t] + x if t in total else x

@@ -134,7 +134,7 @@ def two(name, forward, backward):
 two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
 two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
 two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
-two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -c.y / c.x[1])])
+two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -(c.x[0] / c.x[1]) / c.x[1])])
 
 
 def extreme(name, forward, sign):
@@ -788,19 +788,6 @@ class Gather:
 
 
 # ---- j. dropout ----
-def philox(counter, key):
-    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
-    x = [np.asarray(w, dtype=np.uint64) for w in counter]
-    k = [key & 0xffffffff, key >> 32]
-    low = np.uint64(0xffffffff)
-    for _ in range(10):
-        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
-        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
-             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
-        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
-    return x
-
-
 @op("dropout")
 class Dropout:
     def keep(c, shape):
