@@ -33,10 +33,14 @@ class Draw:
             self.t, self.c = int(more.choice([32, 33, 64, 70])), 2 * int(more.integers(1, 3))
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
         n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
+        self.one = more.integers(0, 6) == 0  # one micro-batch, so that rows may mix
+        if self.one:
+            n.batch = batch = rows
         n.mode = int(self.r.choice([1, 2, 4]))
         n.optimiser = int(self.r.integers(0, 3))
         n.leaves = int(self.r.choice([1, 1, 1, 2, 4]))
         n.picks = 7 if self.chance(50) else 1
+        n.leaves = 1 if self.one else n.leaves
         n.hyper.update(lr=F(0.01), decay=F(self.r.choice([0, 0.1])), clip=F(self.r.choice([0, 0.5])),
                        momentum=F(self.r.choice([0, 0.5])))
         self.pool = []
@@ -251,6 +255,40 @@ class Draw:
             p = (t // 2 + 1, c // 2, 3)
         self.made(y, p)
 
+    def grow_recurrent(self, x, s):
+        if len(s) != 2 or s[0] * s[1] > SMALL:
+            return
+        t, c = s
+        u = int(self.r.integers(1, 5))
+        w = self.weight(c, 3 * u), self.weight(3 * u) if self.chance(50) else -1
+        first = self.op("slice", [x], 1, 0, 1)
+        first = self.op("slice", [self.op("reshape", [first], 2, self.net.rows, c)], 1, 0, 1)
+        states = [-1 if self.chance(50) else self.op("linear", [first, self.weight(1, u), -1])]
+        if self.chance(50):
+            y = self.op("gru", [x, w[0], w[1], self.weight(u, 3 * u), self.weight(3 * u) if self.chance(50) else -1,
+                                states[0]])
+            return self.made(y, (t, u))
+        states.append(-1 if states[0] < 0 else self.op("tanh", [states[0]]))
+        y = self.op("lstm", [x, self.weight(c, 4 * u), self.weight(u, 4 * u), self.weight(4 * u)
+                             if self.chance(50) else -1] + states)
+        self.made(y, (t, 2 * u))
+
+    def grow_batchnorm(self, x, s):
+        if not self.one or len(s) < 2:
+            return
+        c = s[-1]
+        gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
+        mean = self.net.running(self.normal(c), F(0.1))
+        variance = self.net.running(np.abs(self.normal(c)), F(0.25))
+        self.made(self.op("batchnorm", [x, gain, bias, mean, variance]), s)
+
+    def grow_upsample(self, x, s):
+        if len(s) != 2 or s[1] % 2 or s[0] * s[1] > SMALL // 8:
+            return
+        i = self.op("reshape", [x], 4, self.net.rows, s[0], s[1] // 2, 2)
+        h, w = int(self.r.integers(1, 2 * s[0])), int(self.r.integers(1, s[1] + 1))
+        self.made(self.op("upsample", [i], h, w, int(self.r.integers(0, 3))), (h, w, 2))
+
     def flat(self, x, s):
         n = int(np.prod(s))
         return self.op("reshape", [x], 2, self.net.rows, n), n
@@ -268,7 +306,12 @@ class Draw:
         return getattr(self, kinds[int(self.r.integers(0, len(kinds)))])(x, s)
 
     def logits(self, x, s):
+        if self.t >= 32 and len(s) == 2 and s[0] == self.t:
+            return self.op("linear", [x, self.weight(s[1], 5), -1])
         f, n = self.flat(x, s)
+        if self.t >= 32:
+            y = self.op("linear", [f, self.weight(n, 5), -1])
+            return self.op("add", [self.op("reshape", [y], 3, self.net.rows, 1, 5), self.weight(self.t, 5)])
         y = self.op("linear", [f, self.weight(n, self.t * 5), -1])
         return self.op("reshape", [y], 3, self.net.rows, self.t, 5)
 

@@ -7,6 +7,7 @@
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
  *     param NAME N D.. FROZEN W..      values by words
+ *     running NAME N D.. MOMENTUM W..  the same of what is measured
  *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
  *     term NUMBER WEIGHT REGULARISER
  *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS
@@ -344,13 +345,15 @@ static void add_constant(void)
     void *values = net.constant[net.constants++] = words(elements(&s), kind);
     keep(gckpt_constant(net.graph, name, kind, s, values));
 }
-static void add_param(void)
+static void add_param(int measured)
 {
     const char *name = word();
     const gckpt_shape s = shape();
-    const int frozen = (int)number();
+    const float momentum = measured ? real() : 0;
+    const int frozen = measured ? 0 : (int)number();
     const gckpt_init zero = { 0, 0, 0 };
-    if (keep(gckpt_param(net.graph, name, s, zero)) == NULL) {
+    if (keep(measured ? gckpt_running(net.graph, name, s, zero, momentum)
+                      : gckpt_param(net.graph, name, s, zero)) == NULL) {
         failed("param", net.graph);
         return;
     }
@@ -538,7 +541,9 @@ int main(void)
         else if (!strcmp(command, "const"))
             add_constant();
         else if (!strcmp(command, "param"))
-            add_param();
+            add_param(0);
+        else if (!strcmp(command, "running"))
+            add_param(1);
         else if (!strcmp(command, "op"))
             add_op();
         else if (!strcmp(command, "term")) {

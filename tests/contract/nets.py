@@ -7,7 +7,8 @@ from ops import OPS, Call
 VIEWS = ("reshape",)
 MOST_INPUTS = 8
 # Builders that make several ops: never themselves, but what the graph says.
-INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": ""}
+INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "", "gru": "",
+         "lstm": ""}
 
 
 def int_word(i):
@@ -38,6 +39,12 @@ class Net:
         i = self.add(kind="param", values=values, shape=values.shape, frozen=frozen)
         self.text.append("param p%d %d %s %d %s" % (i, values.ndim, " ".join(map(str, values.shape)), frozen,
                                                    hexes(values)))
+        return i
+
+    def running(self, values, momentum):
+        i = self.add(kind="param", values=values, shape=values.shape, frozen=0, momentum=momentum)
+        self.text.append("running p%d %d %s %08x %s" % (i, values.ndim, " ".join(map(str, values.shape)),
+                                                        word(momentum), hexes(values)))
         return i
 
     def constant(self, values):
@@ -162,7 +169,12 @@ class Again:
         attributes = (0, first, first + node["shape"][0]) if node["op"] == "slice" else made["attributes"]
         if made["builder"] == "global_average_pool":
             attributes = (1,)
-        ids = node["inputs"] + [None] * (3 - len(node["inputs"]))
+        ids = list(node["inputs"])
+        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0: what is not given is None
+            given = [True, True, node["op"] == "gru" and made["inputs"][4] >= 0]
+            given += [made["inputs"][5 if node["op"] == "gru" else 4] >= 0] * (1 if node["op"] == "gru" else 2)
+            ids = [ids.pop(0) if k else None for k in given]
+        ids += [None] * (3 - len(ids))
         c = Call([None if j is None else self.values[j] for j in ids], attributes,
                  self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids, c.builder = ids, node["op"]
@@ -340,10 +352,14 @@ class Again:
 
     def update(self, params, n, out):
         total = 0.0
-        g = {}
+        g, moved = {}, []
         for r in params:
             m, i = self.net.made[r], self.told.ids[r]
             if m["frozen"] or i not in self.grad:
+                continue
+            if "momentum" in m:
+                mean = out["grad"][r] = self.grad[i] / F(self.net.batch)
+                moved.append((i, K.fma(m["momentum"], mean, K.fma(-m["momentum"], self.values[i], self.values[i]))))
                 continue
             g[r] = out["grad"][r] = self.grad[i] / F(n)
             flat = g[r].reshape(-1)
@@ -355,6 +371,8 @@ class Again:
         out["norm"] = double_hex(norm)
         h = self.net.hyper
         self.updates += bool(g)  # nothing to train: nothing is updated
+        for i, v in moved:
+            self.values[i] = v
         for k, r in enumerate(params):
             if r not in g:
                 continue

@@ -1060,3 +1060,178 @@ class Rotary:
 
     def backward(c, g):
         return [Value(Rotary.turn(c, g, -1))]
+
+
+# ---- p. recurrent layers: p (x wx + bias), wh, bias or None, h0 or None, c0 or None ----
+def over_gates(a, wh, s):
+    """s (B,H) and chains of a wh' over the gates."""
+    return chain(a, wh.T, s)
+
+
+class Recurrent:
+    @staticmethod
+    def put(x, slope):
+        """da, and the product that dp gets"""
+        return rounded(x, slope), (x, slope)
+
+    @staticmethod
+    def gradients(c, das, products, hs, first):
+        """das of wh and products of p (lists by t of lists of gates), hs: h before each step."""
+        a = np.concatenate([np.concatenate(d, -1)[:, None] for d in das], 1)
+        x, y = (np.concatenate([np.concatenate([p[k] for p in q], -1)[:, None] for q in products], 1) for k in range(2))
+        h = flat(np.concatenate([v[:, None] for v in hs], 1))
+        out = [Product(x, y), Chain(lambda s: chain(h.T, flat(a), s), c.x[1].shape), Sums(flat(a))]
+        return out + [Value(v) for v in first]
+
+
+@op("gru")
+class Gru:
+    def forward(c):
+        p, wh, bias, h0 = c.x[:4]
+        b, t, g = p.shape
+        n = g // 3
+        h = np.zeros((b, n), F) if h0 is None else h0
+        c.aux, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
+        start = np.broadcast_to(np.zeros(g, F) if bias is None else bias, (b, g))
+        for i in range(t):
+            a, q = chain(h, wh, start), p[:, i]
+            r, z = sigmoid(q[:, :n] + a[:, :n]), sigmoid(q[:, n:2 * n] + a[:, n:2 * n])
+            m = tanh(fma(r, a[:, 2 * n:], q[:, 2 * n:]))
+            h = fma(z, h - m, m)
+            for k, v in zip("rzna", (r, z, m, a[:, 2 * n:])):
+                c.aux[k][:, i] = v
+            out[:, i] = h
+        return out
+
+    def backward(c, g):
+        p, wh, bias, h0 = c.x[:4]
+        b, t, n = g.shape
+        d = np.zeros((b, n), F)
+        das, products, hs = [], [], []
+        for i in range(t)[::-1]:
+            r, z, m, a = (c.aux[k][:, i] for k in "rzna")
+            h = c.y[:, i - 1] if i else np.zeros((b, n), F) if h0 is None else h0
+            u = g[:, i] + d
+            dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
+            dr, pr = Recurrent.put(dn * a, fma(-r, r, r))
+            dz, pz = Recurrent.put(u * (h - m), fma(-z, z, z))
+            das.insert(0, [dr, dz, rounded(dn, r)])
+            products.insert(0, [pr, pz, pn])
+            hs.insert(0, h)
+            d = over_gates(np.concatenate(das[0], -1), wh, u * z)
+        return Recurrent.gradients(c, das, products, hs, [d])
+
+
+@op("lstm")
+class Lstm:
+    def forward(c):
+        p, wh, bias, h0, c0 = c.x[:5]
+        b, t, g = p.shape
+        n = g // 4
+        h, cell = (np.zeros((b, n), F) if v is None else v for v in (h0, c0))
+        c.aux, out = {k: np.zeros((b, t, n), F) for k in "ifgo"}, np.zeros((b, t, 2 * n), F)
+        for k in range(t):
+            a = chain(h, wh, p[:, k])
+            i, f, o = (sigmoid(a[:, j * n:(j + 1) * n]) for j in (0, 1, 3))
+            m = tanh(a[:, 2 * n:3 * n])
+            cell = fma(f, cell, i * m)
+            h = o * tanh(cell)
+            for name, v in zip("ifgo", (i, f, m, o)):
+                c.aux[name][:, k] = v
+            out[:, k] = np.concatenate([h, cell], -1)
+        return out
+
+    def backward(c, g):
+        p, wh, bias, h0, c0 = c.x[:5]
+        b, t, n = g.shape[0], g.shape[1], g.shape[2] // 2
+        d, e = np.zeros((b, n), F), np.zeros((b, n), F)
+        das, products, hs = [], [], []
+        zero = np.zeros((b, n), F)
+        for k in range(t)[::-1]:
+            i, f, m, o = (c.aux[name][:, k] for name in "ifgo")
+            h, cell = (c.y[:, k - 1, :n], c.y[:, k - 1, n:]) if k else (zero if h0 is None else h0,
+                                                                         zero if c0 is None else c0)
+            u, s = g[:, k, :n] + d, tanh(c.y[:, k, n:])
+            w = fma(u * o, fma(-s, s, F(1)), e) + g[:, k, n:]
+            gates = [Recurrent.put(w * m, fma(-i, i, i)), Recurrent.put(w * cell, fma(-f, f, f)),
+                     Recurrent.put(w * i, fma(-m, m, F(1))), Recurrent.put(u * s, fma(-o, o, o))]
+            das.insert(0, [q[0] for q in gates])
+            products.insert(0, [q[1] for q in gates])
+            hs.insert(0, h)
+            e, d = w * f, over_gates(np.concatenate(das[0], -1), wh, zero)
+        return Recurrent.gradients(c, das, products, hs, [d, e])
+
+
+# ---- q. batch norm, upsample ----
+@op("batchnorm")
+class Batchnorm:
+    """x, gain, bias, running mean, running variance; of one micro-batch"""
+
+    def forward(c):
+        x = c.x[0].reshape(1, -1, c.x[0].shape[-1])
+        n = F(x.shape[1])
+        first = x[:, :1]
+        m = first + place_sums(x - first)[:, None] / n
+        d = x - m
+        v = place_sums(rounded(d, d))[:, None] / n
+        r = F(1) / np.sqrt(v + F(1e-5))
+        h = d * r
+        c.aux = {"h": h, "r": r, "mean": m[0, 0], "variance": v[0, 0]}
+        gain, bias = c.x[1], c.x[2]
+        if gain is None:
+            return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
+        return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
+
+    def backward(c, g):
+        h, r, gain = c.aux["h"], c.aux["r"], c.x[1]
+        g = g.reshape(h.shape)
+        n, rows = F(h.shape[1]), F(c.x[0].shape[0])
+        s, t = place_sums(g), place_sums(rounded(g, h))
+        u = g if gain is None else rounded(g, gain)
+        a, b = ((v if gain is None else fma(v, gain, F(0)))[:, None] / n for v in (s, t))
+        unbiased = n / (n - F(1)) if n > 1 else F(0)
+        dx = Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape))
+        return [dx, Sums(t), Sums(s), Sums(rounded(rows, c.aux["mean"])[None]),
+                Sums(rounded(rows, c.aux["variance"] * unbiased)[None])]
+
+
+@op("upsample")
+class Upsample:
+    def taps(size, to, how):
+        """For each result: [(place, weight)]"""
+        out = []
+        for i in range(to):
+            if how == 0:
+                out.append([(int(np.floor(F(i) * (F(size) / F(to)))), F(1))])
+                continue
+            if how == 1:
+                p = np.maximum(F(size) / F(to) * (F(i) + F(0.5)) - F(0.5), F(0))
+            else:
+                p = F(i) * (F(size - 1) / F(to - 1)) if to > 1 else F(0)
+            at = int(np.floor(p))
+            f = p - F(at)
+            out.append([(at, F(1) - f)] + ([(min(at + 1, size - 1), f)] if f != 0 else []))
+        return out
+
+    def all(c):
+        height, width, how = c.a
+        x = c.x[0]
+        for i, rows in enumerate(Upsample.taps(x.shape[1], height, how)):
+            for j, columns in enumerate(Upsample.taps(x.shape[2], width, how)):
+                yield i, j, [(p, q, a * b) for p, a in rows for q, b in columns]
+
+    def forward(c):
+        y = np.zeros(c.shape, F)
+        for i, j, taps in Upsample.all(c):
+            for p, q, w in taps:
+                y[:, i, j] = c.x[0][:, p, q] if c.a[2] == 0 else fma(c.x[0][:, p, q], w, y[:, i, j])
+        return y
+
+    def backward(c, g):
+        def go(s):
+            s = s.copy()
+            for i, j, taps in Upsample.all(c):
+                for p, q, w in taps:
+                    s[:, p, q] = fma(w, g[:, i, j], s[:, p, q])
+            return s
+        return [Chain(go, c.x[0].shape)]
