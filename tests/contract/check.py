@@ -10,7 +10,7 @@ import time
 import numpy as np
 import contract as K
 import nets
-from contract import F
+from contract import F, hexes
 from nets import Net, Told, compare
 
 SMALL = 360
@@ -354,6 +354,59 @@ class Draw:
 
     def loss_sum(self, x, s):
         return self.op("sum_loss", [self.op("mul", [x, x])])
+
+
+def cached(seed):
+    """Attention over caches, a few positions a call: what differs from all positions in one call, by the text."""
+    r = np.random.default_rng([seed, 2])
+    rows, t, heads, shared = (int(r.integers(1, k)) for k in (3, 6, 4, 2))
+    calls = int(r.integers(2, 7)) if seed % 8 else -(-150 // t)
+    d, precision, first = 2 * int(r.integers(1, 4)), int(r.choice([0, 1])), int(r.integers(0, 3))
+    shared = heads if shared else 1
+    window = int(r.integers(1, 9)) if r.integers(0, 2) else 0
+    ring = window > 0 and r.integers(0, 2) == 1
+    prefix = int(r.integers(0, 3)) if not ring else 0
+    cap = F(r.choice([0, 2]))
+    values = {k: r.standard_normal(s).astype(F) for k, s in dict(
+        x=(rows, calls * t, 4), before=(rows, max(prefix, 1), shared * d), q=(4, heads * d), k=(4, shared * d),
+        v=(4, shared * d), table=(first + calls * t + 2, 4)).items()}
+
+    def net(parts):
+        n = Net(rows, rows)
+        n.precision, n.mode, n.picks = precision, 7, 2
+        each = calls * t // parts
+        x = n.input(values["x"][:, :each])
+        before = n.input(values["before"])
+        x = n.op("positions_at", [x, n.param(values["table"])], first)
+        q, k, v = (n.op("linear", [x, n.param(values[w]), -1]) for w in "qkv")
+        q = n.op("rotary", [q], heads, F(0), first, 0, F(0), 0)
+        k = n.op("rotary", [k], shared, F(0), first, 0, F(0), 0)
+        if parts > 1 and ring:
+            k, v = (n.op("cache_window", [i], calls * t + 1, window) for i in (k, v))
+        elif parts > 1:
+            k, v = (n.op("cache", [i], calls * t + 1) for i in (k, v))
+        if prefix:
+            k, v = (n.op("concat", [before, i], 1) for i in (k, v))
+        return n, n.op("attention", [q, k, v, -1], heads, shared, 1, window, cap, F(0)), each
+
+    def run(n, feeds):
+        lines = n.script(0).split("\n")[:-2]
+        lines += ["forward %d %s" % (rows, " ".join(map(hexes, f))) for f in feeds]
+        return Told(K.program.talk("\n".join(lines + ["end", ""])))
+    whole, y, _ = net(1)
+    told = run(whole, [])
+    if told.errors:
+        return told.errors
+    again = nets.Again(whole, told)
+    again.forward()
+    want = again.values[told.ids[y]]
+    pieces, y, each = net(calls)
+    told = run(pieces, [(values["x"][:, i * each:(i + 1) * each], values["before"]) for i in range(calls)])
+    out = list(told.errors)
+    for i, s in enumerate(told.steps):
+        wrong = nets.same(s["value"][y], want[:, i * each:(i + 1) * each])
+        out += ["caches, call %d: %s" % (i, wrong)] if wrong else []
+    return out if len(told.steps) == calls else out + ["caches: %d calls, not %d" % (len(told.steps), calls)]
 
 
 def main():

@@ -260,6 +260,12 @@ static T build(const char *name, const T *x, int n)
         const int h = whole(), w = whole();
         return gckpt_upsample(x[0], h, w, (gckpt_upsampling)whole());
     }
+    if (!strcmp(name, "cache"))
+        return gckpt_cache(x[0], whole());
+    if (!strcmp(name, "cache_window")) {
+        const int capacity = whole();
+        return gckpt_cache_window(x[0], capacity, whole());
+    }
     if (!strcmp(name, "gru"))
         return gckpt_gru(x[0], x[1], x[2], x[3], x[4], x[5]);
     if (!strcmp(name, "lstm"))
@@ -426,11 +432,12 @@ static void add_plan(void)
         const int param = !strcmp(v.op, "param");
         const int leaf =
             !strcmp(root.op, "param") || !strcmp(root.op, "input") || !strcmp(root.op, "constant");
+        const int cached = !strncmp(v.op, "cache", 5) || !strcmp(v.op, "concat");
         gckpt_parameter p = { 0 };
         if (param)
             gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
         for (int g = 0; g < 2; g++)
-            if (g == 0 ? !leaf && picks & 2
+            if (g == 0 ? !leaf && !cached && picks & 2
                        : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
                 const int64_t n = elements(&v.shape);
                 const int i = net.picks++;

@@ -1072,7 +1072,7 @@ class Recurrent:
     @staticmethod
     def put(x, slope):
         """da, and the product that dp gets"""
-        return rounded(x, slope), (x, slope)
+        return x * slope, (x, slope)
 
     @staticmethod
     def gradients(c, das, products, hs, first):
@@ -1115,7 +1115,7 @@ class Gru:
             dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
             dr, pr = Recurrent.put(dn * a, fma(-r, r, r))
             dz, pz = Recurrent.put(u * (h - m), fma(-z, z, z))
-            das.insert(0, [dr, dz, rounded(dn, r)])
+            das.insert(0, [dr, dz, dn * r])
             products.insert(0, [pr, pz, pn])
             hs.insert(0, h)
             d = over_gates(np.concatenate(das[0], -1), wh, u * z)
