@@ -9,8 +9,9 @@ import sys
 import time
 import numpy as np
 import contract as K
+import curves
 import nets
-from contract import F, hexes
+from contract import F, hexes, unhex
 from nets import Net, Told, compare
 
 SMALL = 360
@@ -27,11 +28,12 @@ class Draw:
         rows = int(self.r.integers(1, 4))
         batch = rows * int(self.r.integers(1, 3)) + int(self.r.integers(0, rows))
         self.t, self.c = int(self.r.integers(2, 6)), int(self.r.choice([2, 4, 6, 8, 33]))
-        more = np.random.default_rng([seed, 1])
+        self.more = more = np.random.default_rng([seed, 1])
         self.tiny = more.integers(0, 8) == 0
         if more.integers(0, 12) == 0:
             self.t, self.c = int(more.choice([32, 33, 64, 70])), 2 * int(more.integers(1, 3))
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
+        self.c = 32 if self.c == 33 and more.integers(0, 2) else self.c
         n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
         self.one = more.integers(0, 6) == 0  # one micro-batch, so that rows may mix
         if self.one:
@@ -80,7 +82,8 @@ class Draw:
             i = self.op(*[("tanh", [a]), ("mul", [a, a]), ("scale", [a], F(0.7)),
                           ("add", [a, self.net.param(self.normal(*shape))])][self.r.integers(0, 4)])
         else:
-            i = self.net.param(self.normal(*shape) * F(0.5), int(self.chance(10)))
+            frozen = int(self.chance(10)) or 5 * (self.more.integers(0, 5) == 0 and shape[-1] % 32 == 0)
+            i = self.net.param(self.normal(*shape) * F(0.5), frozen and int(self.more.integers(1, 6)))
         self.weights.append((i, shape))
         return i
 
@@ -407,6 +410,27 @@ def cached(seed):
         wrong = nets.same(s["value"][y], want[:, i * each:(i + 1) * each])
         out += ["caches, call %d: %s" % (i, wrong)] if wrong else []
     return out if len(told.steps) == calls else out + ["caches: %d calls, not %d" % (len(told.steps), calls)]
+
+
+def initial(seed):
+    """Initial values; packed ones."""
+    r = np.random.default_rng([seed, 3])
+    name, n, by = "w%d.bias" % seed, int(r.integers(1, 65)), [F(r.choice([0, 1, 0.02])) for _ in range(3)]
+    lines = K.program.talk("net 0 1\ndraw %s 1 %d %s\nend\n" % (name, n, hexes(by)))
+    wrong = nets.same(unhex(next(x for x in lines if x[:5] == "value").split()[2]), curves.drawn(name, n, *by))
+    out = ["initial values %s: %s" % (by, wrong)] if wrong else []
+    x = r.standard_normal((4, 64)).astype(F) * F(10.0 ** r.integers(-44, 3))
+    if r.integers(0, 3) == 0:
+        x = np.round(x * F(4)) / F(4) * (r.random(x.shape) < 0.3)
+    for storage in range(1, 5):
+        net = Net(1, 1)
+        y = net.op("scale", [net.param(x.astype(F), storage + 1)], F(1))
+        net.term(net.op("sum_loss", [net.op("mul", [net.input(np.ones((1, 1), F)), net.param(np.ones(1, F))])]))
+        net.picks = 2
+        told = Told(K.program.talk(net.script(1)))
+        wrong = told.errors or nets.same(told.steps[0]["value"][y], K.packed(x.astype(F), storage))
+        out += ["packed as %d: %s" % (storage, wrong)] if wrong else []
+    return out
 
 
 def main():

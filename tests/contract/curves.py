@@ -1,6 +1,6 @@
 """exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/contract.md, which the manual (5b) names."""
 import numpy as np
-from contract import F, D, f32, fma, rounded
+from contract import F, D, f32, fma, philox, rounded
 
 ROUND = F(12582912)
 
@@ -233,6 +233,24 @@ def rotary_table(t, half, base, first, given, scale):
 
 def sigmoid(x):
     return F(1) / (F(1) + exp(-x))
+
+
+def drawn(name, n, normal, uniform, constant):
+    """Initial values, of seed 0"""
+    key = 0xcbf29ce484222325
+    for byte in bytes(8) + name.encode():
+        key = (key ^ byte) * 0x100000001b3 % 2 ** 64
+    pairs = np.arange((n + 1) // 2, dtype=np.uint64)
+    words = philox([pairs & np.uint64(0xffffffff), pairs >> np.uint64(32), np.zeros_like(pairs), np.zeros_like(pairs)],
+                   key)
+    top = [(w >> np.uint64(8)).astype(F) for w in words]
+    r = np.sqrt(F(-2) * log((top[0] + F(1)) * F(2.0 ** -24)))
+    turns = [far_angle(a) if a > HALF_PI / F(2) else (0, a, F(0))
+             for a in rounded(F(float.fromhex("0x1.921fb6p+2")), top[1] * F(2.0 ** -24))]
+    s, c = waves(*(np.array(v) for v in zip(*turns)))
+    gauss = np.stack([rounded(r, c), rounded(r, s)], 1).reshape(-1)[:n]
+    flat = fma(F(2), np.stack([top[2], top[3]], 1).reshape(-1)[:n] * F(2.0 ** -24), F(-1))
+    return fma(uniform, flat, fma(normal, gauss, constant))
 
 
 def powers(x, n):

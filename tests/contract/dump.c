@@ -6,8 +6,9 @@
  *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      values by words
+ *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: packed, as gckpt_storage FROZEN - 1
  *     running NAME N D.. MOMENTUM W..  the same of what is measured
+ *     draw NAME N D.. W..              a parameter's initial values, by gckpt_init's three words: answered "value"
  *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
  *     term NUMBER WEIGHT REGULARISER
  *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS
@@ -369,6 +370,19 @@ static void add_param(int measured)
             p.values[i] = real();
     if (frozen)
         gckpt_store_freeze(net.store, name, 1);
+    if (frozen > 1 && gckpt_store_pack(net.store, name, (gckpt_storage)(frozen - 1)))
+        failed("pack", net.store);
+}
+static void draw(void)
+{
+    const char *name = word();
+    const gckpt_shape s = shape();
+    gckpt_init init = { 0, 0, 0 };
+    init.normal = real(), init.uniform = real(), init.constant = real();
+    keep(gckpt_param(net.graph, name, s, init));
+    gckpt_parameter p;
+    if (gckpt_store_get(net.store, gckpt_store_find(net.store, name), &p) == GCKPT_OK)
+        say("value", 0, p.values, p.elements);
 }
 static void add_op(void)
 {
@@ -514,7 +528,8 @@ static void run(int train)
         for (int i = 0; train && i < gckpt_store_count(net.store); i++) {
             gckpt_parameter p;
             gckpt_store_get(net.store, i, &p);
-            say("param", i, p.values, p.elements);
+            if (p.values)
+                say("param", i, p.values, p.elements);
             for (int k = 0; k < 4; k++)
                 if (p.state[k])
                     printf("state %d ", k), say("of", i, p.state[k], p.elements);
@@ -551,6 +566,8 @@ int main(void)
             add_param(0);
         else if (!strcmp(command, "running"))
             add_param(1);
+        else if (!strcmp(command, "draw"))
+            draw();
         else if (!strcmp(command, "op"))
             add_op();
         else if (!strcmp(command, "term")) {

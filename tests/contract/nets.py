@@ -36,6 +36,7 @@ class Net:
         return i
 
     def param(self, values, frozen=0):
+        """frozen: 1; above: packed, too, as gckpt_storage frozen - 1"""
         i = self.add(kind="param", values=values, shape=values.shape, frozen=frozen)
         self.text.append("param p%d %d %s %d %s" % (i, values.ndim, " ".join(map(str, values.shape)), frozen,
                                                    hexes(values)))
@@ -122,7 +123,7 @@ class Again:
         self.state, self.updates = {}, 0
         for r, m in enumerate(net.made):
             if m["kind"] == "param":
-                self.values[told.ids[r]] = m["values"].copy()
+                self.values[told.ids[r]] = K.packed(m["values"], max(m["frozen"] - 1, 0))
 
     def base(self, i):
         while self.nodes[i]["op"] in VIEWS:
