@@ -1,9 +1,10 @@
 """Random nets, trained by the library and again by the contract's text: every bit must be the same.
 
-    python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-e] [-x]      PROGRAM: dump.c with the library
+    python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-x] [-e] [-b] [-r]    PROGRAM: dump.c with the library
     -v   says all that differs, and what was met
     -x   stops at what the reading cannot do
-    -e   breaks the reading on purpose: a check that cannot fail is none
+    -e, -b, -r   break the reading on purpose (a check that cannot fail is none): sums in another order; a block of a
+                 bf16 plan's product as one chain; bf16 rounded down at a tie
 Says op and place of the first difference of each net that has one; the last line counts. Ends with 1 if any has."""
 import sys
 import time
@@ -442,9 +443,13 @@ def main():
         K.row_sum = nets.K.row_sum = lambda x: x.sum(-1, dtype=F)
         import ops
         ops.row_sum = K.row_sum
+    if "b" in flags:
+        K.Element.CHAINS = 1
+    if "r" in flags:
+        K.EVEN = np.uint32(0)
     program = K.Program(args[0])
     K.program = program
-    met, agree, differ, refused, idle, bits = {}, 0, 0, 0, 0, 0
+    met, agree, halves, differ, refused, idle, bits, apart = {}, 0, 0, 0, 0, 0, 0, 0
     began = time.time()
     for seed in range(first, first + count):
         d = Draw(seed)
@@ -471,11 +476,18 @@ def main():
             print("net %d: %s" % (seed, "\n    ".join(w[:300] for w in wrong[:8 if "v" in flags else 1])))
         else:
             agree += 1
+            halves += d.net.precision > 0
+        if seed % 8 == 0:
+            apart += 1
+            wrong = cached(seed // 8) + initial(seed)
+            differ += bool(wrong)
+            print("\n".join("net %d, %s" % (seed, w) for w in wrong[:1])) if wrong else None
     program.close()
     if "v" in flags:
         print(" ".join("%s:%d" % k for k in sorted(met.items())))
-    print("contract: %d nets, %d agree bit for bit, %d differ, %d refused, %d train nothing; %d builders, %d values; "
-          "%.0f s" % (count, agree, differ, refused, idle, len(met), bits, time.time() - began))
+    print("contract: %d nets, %d agree bit for bit, %d of them in bf16, %d differ, %d refused, %d train nothing; "
+          "%d builders, %d values; %d times caches, initial values, packed ones; %.0f s" %
+          (count, agree, halves, differ, refused, idle, len(met), bits, apart, time.time() - began))
     return 1 if differ or refused else 0
 
 

@@ -63,12 +63,13 @@ def philox(counter, key):
 
 # ---- l. bf16 ----
 TINY = F(2.0 ** -126)
+EVEN = np.uint32(1)  # what is added at a tie: the last bit that is kept
 
 
 def bf16(x):
     """To nearest even; subnormals to 0."""
     u = np.ascontiguousarray(f32(x)).view(np.uint32)
-    near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xffff0000)).view(F)
+    near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & EVEN)) & np.uint32(0xffff0000)).view(F)
     near = np.where(np.isnan(x), F(np.nan), near)
     return np.where(np.abs(x) < TINY, np.copysign(F(0), x), near).astype(F)
 
@@ -101,6 +102,8 @@ def flushing_fma(a, b, c):
 class Element:
     """An element of a product: link after link, `place` from the first one on; blocks of 32, two chains in each."""
 
+    CHAINS = 2
+
     def __init__(self, start):
         self.e, self.block, self.sums = f32(start), None, None
 
@@ -115,8 +118,8 @@ class Element:
         if place // 32 != self.block:
             self.end()
             self.block, self.sums = place // 32, [np.zeros(1, F), np.zeros(1, F)]
-        s = self.sums[place % 2]
-        self.sums[place % 2] = np.where(there, flushing_fma(a, b, s), s)
+        s = self.sums[place % self.CHAINS]
+        self.sums[place % self.CHAINS] = np.where(there, flushing_fma(a, b, s), s)
 
 
 def shape_of_product(a, b, start):
