@@ -111,13 +111,15 @@ class Draw:
 
     def grow_positive(self, x, s):
         y = self.op("softplus", [x])
-        k = int(self.r.integers(0, 4))
+        k = int(self.r.integers(0, 5))
         if k == 0:
             self.made(self.op("log", [y]), s)
         elif k == 1:
             self.made(self.op("sqrt", [y]), s)
         elif k == 2:
             self.made(self.op("pow", [y], F(self.r.choice([0.5, 1, 2, 3, 1.7]))), s)
+        elif k == 3:
+            self.made(self.op("reciprocal", [y]), s)
         else:
             self.made(self.op("div", [x, self.op("exp", [self.op("tanh", [y])])]), s)
 
@@ -236,7 +238,7 @@ class Draw:
         if len(s) != 2 or s[1] % 2:
             return
         t, c = s
-        k = int(self.r.integers(0, 6))
+        k = int(self.r.integers(0, 7))
         if k == 0:
             o = 4
             y = self.op("conv1d", [x, self.weight(3, c // 2, o), self.weight(o) if self.chance(50) else -1],
@@ -254,6 +256,10 @@ class Draw:
             y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
         elif k == 4:
             y, p = self.op("global_average_pool", [i]), (2,)
+        elif k == 5:
+            y = self.op("conv2d_transposed", [i, self.weight(2, 3, 3, 2), self.weight(3) if self.chance(50) else -1],
+                        *self.window(stride=(1, 2), padding=(1, 1), more=(0, 1)))
+            p = (t - 1, c, 3)
         else:
             y = self.op("conv2d", [i, self.weight(2, 1, 2, 3), -1], *self.window(stride=(2, 1), padding=(1, 0)))
             p = (t // 2 + 1, c // 2, 3)

@@ -222,7 +222,8 @@ def packed(x, storage):
         return x
     if storage == 3 or x.shape[-1] % 32:
         scale = np.abs(x).max(-1, keepdims=True) / F(127)
-        return np.where(scale > 0, np.clip(np.rint(x / scale), -127, 127) + F(0), F(0)) * scale  # + 0: whole numbers have no -0
+        q = np.clip(np.rint(x / scale), -127, 127) + F(0)  # whole numbers have no -0
+        return np.where(scale > 0, q, F(0)) * scale
     blocks = x.reshape(-1, 32)
     m = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(-1)]
     best, least = np.zeros(blocks.shape, F), np.full(len(blocks), np.inf)

@@ -2,13 +2,15 @@
  * losses, values, gradients, parameters and optimiser state, as the bits that they are.
  *
  * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), all else
- * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them and reads what is printed.
+ * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them
+ * and reads what is printed.
  *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: packed, as gckpt_storage FROZEN - 1
+ *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: packed, as gckpt_storage
+ *                                      FROZEN - 1
  *     running NAME N D.. MOMENTUM W..  the same of what is measured
- *     draw NAME N D.. W..              a parameter's initial values, by gckpt_init's three words: answered "value"
+ *     draw NAME N D.. W..              answers a parameter's initial values, of gckpt_init's words
  *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
  *     term NUMBER WEIGHT REGULARISER
  *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS

@@ -1,9 +1,9 @@
-"""The reading of the contract beside PyTorch: each op of tests/golden/golden.h and special.h, values and gradients.
+"""The reading of the contract beside PyTorch: each op of tests/golden/golden.h, recurrent.h and special.h, values and
+gradients.
 
     python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
 Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
-signed zeros, subnormals) by more than 4 units in the last place, or
-from the library's own by a bit."""
+signed zeros, subnormals) by more than 4 units in the last place, or from the library's own by a bit."""
 import os
 import re
 import sys
@@ -120,6 +120,37 @@ def golden():
     return done, wrong
 
 
+def recurrent():
+    data = arrays(open(os.path.join(HERE, "recurrent.h")).read())
+    shapes = {"x": (2, -1, 3), "wx": (3, -1), "wh": (4, -1), "bx": (-1,), "bh": (-1,), "h0": (2, 4), "c0": (2, 4)}
+    done = wrong = 0
+    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare")] + ["gather"]:
+        net, refs = Net(2, 2), {}
+        if name == "gather":
+            refs["x"] = net.input(data["gather_x"].reshape(2, -1, 3))
+            y = net.op("gather", [refs["x"], net.input(data["gather_index"].reshape(2, -1))])
+        else:
+            order = ("x", "wx", "bx", "wh", "bh", "h0") if name[0] == "g" else ("x", "wx", "wh", "bx", "h0", "c0")
+            for k in order:
+                if name + "_" + k in data:
+                    v = data[name + "_" + k].reshape(shapes[k])
+                    refs[k] = net.input(v) if k in ("x", "h0", "c0") else net.param(v)
+            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order])
+        shape = (2, -1, {"gru": 4, "lstm": 8, "gather": 3}[name.split("_")[0]])
+        r = data[name + "_r"].reshape(shape)
+        net.term(net.op("sum_loss", [net.op("mul", [y, net.input(r)])]))
+        if name == "gather":
+            net.param(np.zeros(1, F))
+        again, told, _, _ = evaluated(net)
+        ok = close(name, again.values[told.ids[y]], data[name + "_out"], 0)
+        for k, i in refs.items():
+            gradient = data["gather_grad" if name == "gather" else name + "_" + k + "_grad"]
+            ok &= close(name + " gradient of " + k, again.grad[told.ids[i]], gradient, 0)
+        done += 1
+        wrong += not ok
+    return done, wrong
+
+
 def special():
     text = open(os.path.join(HERE, "special.h")).read()
     data = arrays(text)
@@ -153,10 +184,10 @@ def special():
 
 def main():
     K.program = K.Program(sys.argv[1])
-    a, b = golden(), special()
+    said = [(name, read()) for name, read in (("golden.h", golden), ("recurrent.h", recurrent), ("special.h", special))]
     K.program.close()
-    print("contract beside PyTorch: %d cases of golden.h, %d off; %d of special.h, %d off" % (a + b))
-    return 1 if a[1] or b[1] or not a[0] or not b[0] else 0
+    print("contract beside PyTorch: " + "; ".join("%d cases of %s, %d off" % (n, name, off) for name, (n, off) in said))
+    return 1 if any(off or not n for name, (n, off) in said) else 0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from ops import OPS, Call
 VIEWS = ("reshape",)
 MOST_INPUTS = 8
 # Builders that make several ops: never themselves, but what the graph says.
-INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "", "gru": "",
-         "lstm": ""}
+INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "",
+         "gru": "", "lstm": ""}
 
 
 def int_word(i):

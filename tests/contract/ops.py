@@ -1188,7 +1188,8 @@ class Batchnorm:
         n, rows = F(h.shape[1]), F(c.x[0].shape[0])
         s, t = place_sums(g), place_sums(rounded(g, h))
         u = g if gain is None else rounded(g, gain)
-        a, b = ((v if gain is None else fma(v, gain, F(0)))[:, None] / n for v in (s, t))
+        each = np.ones(1, F) if gain is None else gain  # by d., of one channel
+        a, b = (row_dot(v[..., None], each[:, None])[:, None] / n for v in (s, t))
         unbiased = n / (n - F(1)) if n > 1 else F(0)
         dx = Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape))
         return [dx, Sums(t), Sums(s), Sums(rounded(rows, c.aux["mean"])[None]),
