@@ -1,5 +1,5 @@
-"""The reading of the contract beside PyTorch: each op of tests/golden/golden.h, recurrent.h and special.h, values and
-gradients.
+"""The reading of the contract beside PyTorch: tests/golden/golden.h, special.h, recurrent.h, moves.h, norms.h,
+convolutions.h and attention.h, values and gradients.
 
     python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
 Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
@@ -11,6 +11,7 @@ import numpy as np
 import contract as K
 from contract import F
 from nets import Again, Net, Told, compare
+from ops import OPS, Call
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 
@@ -18,10 +19,10 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 def arrays(text):
     """Every array of a header, by name."""
     out = {}
-    for kind, name, body in re.findall(r"static const (float|int32_t|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
+    for kind, name, body in re.findall(r"static const (float|int32_t|int|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
         values = [v.strip().rstrip("f") for v in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(",") if v.strip()]
         values = [v.replace("INFINITY", "inf").replace("NAN", "nan") for v in values]
-        dtype = {"float": F, "int32_t": np.int32, "double": np.float64}[kind]
+        dtype = {"float": F, "int32_t": np.int32, "int": np.int32, "double": np.float64}[kind]
         out[name] = np.array([float(v) for v in values]).astype(dtype)
     return out
 
@@ -151,6 +152,127 @@ def recurrent():
     return done, wrong
 
 
+def numbers(step, shape, by=16):
+    """What moves.h, norms.h and convolutions.h were made from."""
+    return ((np.arange(np.prod(shape)) * step % 23 - 11) / by).astype(F).reshape(shape)
+
+
+def against(want, name, builder, inputs, attributes, r, shape):
+    """inputs: (values, "x": is fed, "p": a parameter, "r": running, "-": has no gradient), or None; want: the result
+    and all gradients, in order; r(shape): what the result is multiplied by."""
+    rows = inputs[0][0].shape[0]
+    net = Net(rows, rows)
+    refs = [-1 if v is None else net.param(v[0]) if v[1] == "p" else net.running(v[0], F(0.1)) if v[1] == "r" else
+            net.input(v[0]) for v in inputs]
+    y = net.op(builder, refs, *attributes)
+    net.term(net.op("sum_loss", [net.op("mul", [net.op("mul", [y, net.input(r(shape))]), net.param(np.ones(1, F))])]))
+    again, told, _, _ = evaluated(net)
+    got = [again.values[told.ids[y]]] + [again.grad[told.ids[i]] for i, v in zip(refs, inputs) if v and v[1] in "xp"]
+    return close(name, np.concatenate([g.reshape(-1) for g in got]), want, 0)
+
+
+def window(size=(0, 0), stride=(0, 0), padding=(0, 0), dilation=(0, 0), more=(0, 0), groups=0):
+    return tuple(w[i] for i in range(2) for w in (size, stride, padding, dilation, more)) + (groups,)
+
+
+def counted(results):
+    results = list(results)
+    return len(results), results.count(False)
+
+
+def moves():
+    data = arrays(open(os.path.join(HERE, "moves.h")).read())
+    x, line = numbers(19, (2, 3, 4, 2)), numbers(19, (2, 30))
+
+    def cases():
+        def one(name, builder, v, attributes, shape):
+            return against(data["golden_" + name], name, builder, [(v, "x")], attributes, lambda s: numbers(17, s),
+                           shape)
+        yield one("pad", "pad", x, (2, 1, 3, F(0.5)), (2, 3, 8, 2))
+        yield one("pad_last", "pad", x, (3, 2, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("max", "max", x, (1,), (2, 4, 2))
+        yield one("max_last", "max", line, (1,), (2,))
+        for how in range(3):
+            for name, size in (("larger", (5, 7)), ("smaller", (2, 3)), ("one", (1, 4)), ("twice", (6, 8))):
+                yield one("%s%d" % (name, how), "upsample", x, size + (how,), (2,) + size + (2,))
+        for name, v, axis in (("argmax", x, 2), ("argmax_last", line, 1)):
+            yield bool((OPS["argmax"].forward(Call([v], (axis,), None)).reshape(-1) == data["golden_" + name]).all())
+        for m, n in ((26, 22), (4, 166), (7, 3), (100, 33)):
+            for how in range(3):
+                name = "golden_places_%d_%d_%d" % (m, n, how)
+                if name in data:
+                    c = Call([np.arange(m).astype(F).reshape(1, 1, m, 1)], (1, n, how), (1, 1, n, 1))
+                    yield close(name, OPS["upsample"].forward(c), data[name], 0)
+    return counted(cases())
+
+
+def norms():
+    data = arrays(open(os.path.join(HERE, "norms.h")).read())
+    image, line, eight = numbers(19, (2, 5, 6, 3)), numbers(13, (2, 7, 4)), numbers(19, (2, 5, 6, 8))
+
+    def gain(c):
+        return (F(1) + numbers(7, (c,)), "p")
+
+    def bias(c):
+        return (numbers(5, (c,)), "p")
+
+    def running(c):
+        return [(np.zeros(c, F), "r"), (np.ones(c, F), "r")]
+    return counted(
+        against(data["golden_" + name], name, builder, inputs, attributes, lambda s: numbers(17, s), shape)
+        for name, builder, inputs, attributes, shape in (
+            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)), (2, 3, 3, 3)),
+            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)), (2, 7, 4)),
+            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)), (2, 4, 3, 3)),
+            ("average_1d", "average_pool", [(line, "x")], window((0, 2)), (2, 3, 4)),
+            ("global", "global_average_pool", [(image, "x")], (), (2, 3)),
+            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2,), eight.shape),
+            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3,), (3, 4, 6)),
+            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1,), (3, 40)),
+            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (), eight.shape),
+            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (), (6, 4))))
+
+
+def convolutions():
+    text = open(os.path.join(HERE, "convolutions.h")).read()
+    data = arrays(text)
+    pairs = r"\{ (\d+), (\d+) \}"
+    row = re.compile(r"\{ (\d), (\d), \{ ([\d, ]+) \}, (\d), \{ ([\d, ]+) \}, (\d+), \{ ([\d, ]+) \}, \{ " +
+                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r" \},\s*golden_y(\d+)")
+
+    def cases():
+        for m in row.finditer(text):
+            g = m.groups()
+            x, w, y = (tuple(map(int, g[i].split(","))) for i in (2, 4, 6))
+            p = [tuple(map(int, g[i:i + 2])) for i in (7, 9, 11, 13, 16)]
+            builder = "conv%sd" % g[0] + ("_transposed" if g[1] == "1" else "")
+            want = np.concatenate([data["golden_%s%s" % (k, g[18])] for k in ("y", "dx", "dw", "db")])
+            yield against(want, builder + " " + g[18], builder,
+                          [(numbers(37, x, 8), "x"), (numbers(29, w, 8), "p"), (numbers(5, (int(g[5]),), 8), "p")],
+                          window(p[0], p[1], p[2], p[3], p[4], int(g[15])), lambda s: numbers(31, s, 8), y)
+    return counted(cases())
+
+
+def attention():
+    data = arrays(open(os.path.join(HERE, "attention.h")).read())
+
+    def of(seed, *shape):
+        return ((((np.arange(np.prod(shape)) * 37 + seed * 11) % 101) - 50) / 32).astype(F).reshape(shape)
+
+    def cases():
+        for name, b, t, s, heads, shared, causal, lengths, window_, cap, scale in (
+                ("shared", 2, 3, 5, 4, 2, 0, None, 0, 0, 0), ("shared_causal", 1, 4, 4, 3, 1, 1, None, 0, 0, 0),
+                ("lengths", 3, 3, 5, 2, 2, 0, (5, 1, 3), 0, 0, 0), ("both", 3, 4, 4, 4, 2, 1, (2, 4, 1), 0, 0, 0),
+                ("window", 1, 6, 6, 2, 1, 1, None, 3, 0, 0), ("capped", 1, 3, 5, 2, 2, 0, None, 0, 1.5, 0),
+                ("window_capped", 2, 5, 5, 2, 1, 1, None, 2, 2, 0.75)):
+            want = np.concatenate([data["golden_attention_%s_%s" % (name, k)] for k in ("out", "dq", "dk", "dv")])
+            given = (np.array(lengths, dtype=np.int32), "-") if lengths else None
+            inputs = [(of(1, b, t, heads * 3), "x"), (of(2, b, s, shared * 3), "x"), (of(3, b, s, shared * 3), "x")]
+            yield against(want, "attention " + name, "attention", inputs + [given],
+                          (heads, shared, causal, window_, F(cap), F(scale)), lambda k: of(4, *k), (b, t, heads * 3))
+    return counted(cases())
+
+
 def special():
     text = open(os.path.join(HERE, "special.h")).read()
     data = arrays(text)
@@ -184,7 +306,8 @@ def special():
 
 def main():
     K.program = K.Program(sys.argv[1])
-    said = [(name, read()) for name, read in (("golden.h", golden), ("recurrent.h", recurrent), ("special.h", special))]
+    said = [(read.__name__ + ".h", read())
+            for read in (golden, special, recurrent, moves, norms, convolutions, attention)]
     K.program.close()
     print("contract beside PyTorch: " + "; ".join("%d cases of %s, %d off" % (n, name, off) for name, (n, off) in said))
     return 1 if any(off or not n for name, (n, off) in said) else 0
