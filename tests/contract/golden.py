@@ -3,7 +3,8 @@ convolutions.h and attention.h, values and gradients.
 
     python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
 Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
-signed zeros, subnormals) by more than 4 units in the last place, or from the library's own by a bit."""
+signed zeros, subnormals) by more than 4 units in the last place, or from the library's own by a bit,
+in bf16, too."""
 import os
 import re
 import sys
@@ -296,7 +297,8 @@ def special():
             for r, d in zip(refs, (d0, d1)):
                 ok &= close("special " + name + " gradient", again.grad[told.ids[r]], data[d], 1)
         bits = [] if name == "where" else compare(net, Told(K.program.talk(net.script(1))), 1)
-        bits = [w for w in bits if "loss" not in w]
+        net.precision = 1
+        bits = [w for w in bits + compare(net, Told(K.program.talk(net.script(1))), 1) if "loss" not in w]
         for w in bits[:1]:
             print("special %s, to the bit: %s" % (name, w))
         done += name != "where"

@@ -44,7 +44,7 @@ def picked(name, forward, taken):
 
 picked("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0)), lambda c: c.y > 0)
 curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
-      lambda c: np.where(c.x[0] > 0, F(1), c.a[0]))
+      lambda c: np.where(c.y > 0, F(1), c.a[0]))
 curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
 curve("tanh", lambda c: tanh(c.x[0]), lambda c: fma(-c.y, c.y, F(1)))
 curve("sigmoid", lambda c: sigmoid(c.x[0]), lambda c: fma(-c.y, c.y, c.y))
