@@ -281,6 +281,13 @@ class Chain:
         return self.go(s)
 
 
+class Part(Chain):
+    """go(start, fresh): what touches a part only; a fresh one is +0 elsewhere."""
+
+    def store(self):
+        return self.go(np.zeros(self.shape, F), True)
+
+
 class Sums:
     """e. compensated: rows of contributions, one after the other."""
 
