@@ -305,9 +305,9 @@
  *       has the step's rows R, times its uses, for N.
  *    r. Formulas, where a. to q. leave a choice. g is the gradient that comes in, y the result;
  *       sums are those of d. What is written g * slope is an fma where it adds (f.); g where x was
- *       taken and +0 elsewhere for relu (y > 0; leaky_relu's slope asks y, too), clamp, max, where;
- *       a slice's adds nothing elsewhere. Of equal ones maximum and minimum take a; where one is
- *       NaN, both get g. What reads a reshape adds to what that is a view of.
+ *       taken and +0 elsewhere for relu (y > 0, as leaky_relu asks; -0 and NaN stay in y), clamp,
+ *       max, where; a slice's adds nothing elsewhere. Of equal ones maximum and minimum take a;
+ *       where one is NaN, both get g. What reads a reshape adds to what it is a view of.
  *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); softplus 1 - exp(-y) (there); silu, x /
  *       (1 + exp(-x)), fma(x p, 1 - p, p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e -
  *       1); sin, cos: cos, -sin. gelu, gelu_erf: there. No products: log g / x, sqrt g / (2 y), a

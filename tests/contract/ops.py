@@ -42,7 +42,7 @@ def picked(name, forward, taken):
     OPS[name] = C
 
 
-picked("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0)), lambda c: c.y > 0)
+picked("relu", lambda c: np.where(F(0) > c.x[0], F(0), c.x[0]), lambda c: c.y > 0)
 curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
       lambda c: np.where(c.y > 0, F(1), c.a[0]))
 curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
