@@ -340,6 +340,9 @@ class Again:
         if n:
             self.backward(scale)
             self.update(params, n, out)
+        else:  # nothing changes
+            out["state"] = {(k, s): v for k, r in enumerate(params)
+                            for s, v in enumerate(self.state.get(self.told.ids[r], []))}
         for r in range(len(self.net.made)):
             i = self.told.ids[r]
             if self.net.made[r]["kind"] == "op" and not self.nodes[i]["loss"]:
@@ -452,14 +455,16 @@ def compare(net, told, steps):
         if theirs["loss"] != mine["loss"]:
             out.append("step %d, reported loss: %s, by the text %s" % (s, theirs["loss"], mine["loss"]))
         for r in sorted(theirs["grad"], reverse=True):
-            d = same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
+            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # of no targets they are 0
+            d = same(zero, np.zeros(zero.size, F)) if zero is not None else \
+                same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
             if d:
                 out.append("step %d, gradient of %s: %s" % (s, name_of(net, r), d))
         if mine["count"] and theirs["norm"] != mine["norm"]:
             out.append("step %d, norm: %s, by the text %s" % (s, theirs["norm"], mine["norm"]))
         for key in ("state", "param"):
             for k in sorted(theirs[key]):
-                d = same(theirs[key][k], mine[key].get(k, np.zeros(0, F)))
+                d = same(theirs[key][k], mine[key].get(k, np.zeros(0 if mine["count"] else theirs[key][k].size, F)))
                 if d:
                     out.append("step %d, %s %s: %s" % (s, key, k, d))
         if out:
