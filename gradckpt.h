@@ -180,11 +180,11 @@
  *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
  *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
  *       A byte that is fed becomes fma(byte, scale, shift) (gckpt_from_u8).
- *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
- *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
- *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1; softplus max(x, 0) + that of
- *       exp(-|x|). gckpt_pow multiplies for exponents 1, 2 and 3 (x x x); log_softmax is
- *       (x - max) - log(sum), max and sum as softmax has them.
+ *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials; docs/contract.md has
+ *       them, step by step, and all that stands "there" below. sqrt and division are correctly
+ *       rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is log(u) * (x / (u - 1)) of u
+ *       = 1 + x, or x where u is 1; softplus max(x, 0) + that of exp(-|x|). gckpt_pow multiplies
+ *       for exponents 1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), as in softmax.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -231,29 +231,29 @@
  *       rounded). While the maximum is -inf, 0 is subtracted instead; a sum that is 0 in the end
  *       counts as 1 and its maximum as 0: where all scores are -inf, or there are no keys, all
  *       probabilities are 0. So too in softmax and i.
- *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
- *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
- *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
- *       class j as the target: smoothed by e it is fma(e / V, sum of s by d., (1 - e) * s_target);
- *       against soft targets, fma(t_j, s_j, lane) by d. where t_j is not 0. Losses of elements are
- *       products a b (listed in ops/losses), by d. as fma(w a, b, lane), w being the
- *       weight. A row's weight multiplies its loss, and its gradient's scale. A weight of 0 leaves
- *       out what is behind it; its own gradient is the sum of that by d., unweighted.
+ *    i. Cross-entropy: classes come in chunks of 1024 with the same online maximum and sum; a row's
+ *       loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) - log(sum)); linear
+ *       + cross-entropy returns these bits. With s_j that loss for target j: smoothed by e it is
+ *       fma(e / V, sum of s by d., (1 - e) * s_target); against soft targets, fma(t_j, s_j, lane)
+ *       by d. where t_j is not 0. Losses of elements are products a b (there), by d. as fma(w a, b,
+ *       lane), w being the weight. A row's weight multiplies loss and gradient's scale. A weight of
+ *       0 leaves out what is behind it; its gradient is the sum of that by d., unweighted.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
  *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
- *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
+ *       bits / 2^24; kept when u >= p. Initial values: there.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
- *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
- *       an op computes in binary32 from what is kept, and each result is rounded, a gradient after
- *       each contribution; to nearest even, subnormals to 0. Factors of matrix products (linear,
- *       matmul, linear + cross-entropy) are rounded first if they are not bf16 (weights, feeds,
- *       gradients of logits). An element starts as in c., but its links, ascending, are cut into
- *       blocks of 32 from the first one on; the last block may have fewer. A block is two chains
- *       of fma, each from +0, one over its first, third, fifth .. link, one over its second,
- *       fourth ..; then s = first + second, and the element becomes element + s. In each of these
- *       operations subnormal operands are zeros of their sign, and so are results less than 2^-126
- *       in size after they were rounded to 24 bits as if exponents had no lower limit.
+ *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16,
+ *       but not what is fed, nor its gradient: an op computes in binary32 from what is kept, and
+ *       each result is rounded, a gradient after each contribution; to nearest even, subnormals to
+ *       zeros of their sign. Factors of matrix products (linear, matmul, linear + cross-entropy)
+ *       are rounded first if they are not bf16 (weights, feeds, gradients of logits). An element
+ *       starts as in c., but its links, ascending, are cut into blocks of 32 from the first one on;
+ *       the last block may have fewer. A block is two chains of fma, each from +0, one over its
+ *       first, third, fifth .. link, one over its second, fourth ..; then s = first + second, and
+ *       the element becomes element + s. In each of these operations subnormal operands are zeros
+ *       of their sign, and so are results less than 2^-126 in size after they were rounded to 24
+ *       bits as if exponents had no lower limit.
  *       Where the links are rows of a batch (the gradient of a weight, or of a matmul's b that
  *       serves all leading indices), blocks are cut anew at each entry of x's first axis: it has T
  *       links, all axes between the first and the last; where a matmul's b has matrices of its own,
@@ -266,10 +266,11 @@
  *       Weights, their gradients, optimiser state, aux and losses stay binary32, as does what
  *       depends on parameters only; fetched tensors are rounded, but kept as floats.
  *       BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off: keyed by the seed;
- *       counter = global element index / 8, step, the instruction that stores. So here, too, the
- *       bits are the same for any plan, split, thread count and processor (bf16 instructions run
- *       only where they pass a test against the emulation); but linear + cross-entropy, which never
- *       rounds its logits, is closer to fp32 than the two ops.
+ *       counter = global element index c / 8, s, step from 0; the low (c even) or high half of word
+ *       c / 2 % 4; s = 2^31 + 9 id of the op that computes it, + 1 + i in what it sends to input i.
+ *       Factors are rounded to nearest here, too. So the bits are the same for any plan, split,
+ *       thread count and processor (bf16 instructions run only where they pass a test against the
+ *       emulation). Linear + cross-entropy never rounds its logits.
  *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
  *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
  *       of device and version of the kernels the bits are the same for any plan, and for any split
@@ -278,49 +279,48 @@
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
  *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
- *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
- *       I4 as (float)(half - 8) * scale, exact; half - 8 = x / scale to nearest even within -8..7.
- *       Of a block's first greatest |x|, m: scale is that of m / -8, m / -7.625, m / -8.25, m /
- *       -8.5, m / -8.75, m / -9, each rounded to binary32 (none beyond 65504), then to binary16,
- *       whose values are off by the least: the binary32 differences squared in binary64, added by
- *       halves (i and i + 16, then i and i + 8, ..); of equal ones the first. A scale of 0 is +0,
- *       and has quotients 0.
+ *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even
+ *       within -127..127, or 0 where that is 0. I4 as (float)(half - 8) * scale, exact; half - 8 =
+ *       x / scale to nearest even within -8..7. Of a block's first greatest |x|, m: scale is that
+ *       of m / -8, m / -7.625, m / -8.25, m / -8.5, m / -8.75, m / -9, each rounded to binary32
+ *       (none beyond 65504), then to binary16, whose values are off by the least: the binary32
+ *       differences squared in binary64, added by halves (i and i + 16, then i and i + 8, ..); of
+ *       equal ones the first. A scale of 0 is +0, and has quotients 0.
  *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
  *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
- *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are
- *       chains over the units before, ascending, from the bias or +0 (lstm: from x wx), the
- *       gradient of h chains over the gates, those of wh over the batch's rows and, in a row, its
- *       steps; no factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *    p. Recurrent layers go from step to step by the formulas there, from what is not rounded (l.);
+ *       the backward from what is kept, h and c. h wh are chains over the units before, ascending,
+ *       from the bias or +0 (lstm: from x wx), the gradient of h chains over the gates, those of wh
+ *       over the batch's rows and, in a row, its steps; no factor is rounded to bf16. A first state
+ *       that is not given is +0, and takes part.
  *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
- *       other, then over a group's channels by d. (above gckpti_channel_norm). A mean is first +
- *       sum(x - first) / N, first being the group's first value, so that equal values are exactly
- *       0 when it is taken away. Of max and max pools the first greatest counts, or the first NaN;
- *       average pools are chains over the taps, upsample too (ops/upsample). What is measured for
- *       running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
- *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
+ *       other, then over a group's channels by d. (there). A mean is first + sum(x - first) / N,
+ *       first being the group's first value, so that equal values are exactly 0 when it is taken
+ *       away. Of max and max pools the first greatest counts, or the first NaN; average pools are
+ *       chains over the taps, upsample too (there). What is measured for running statistics is
+ *       summed up as e., weighted by rows; their update, v = fma(m, s / (float)R, fma(-m, v, v)),
+ *       has the step's rows R, times its uses, for N.
  *    r. Formulas, where a. to q. leave a choice. g is the gradient that comes in, y the result;
  *       sums are those of d. What is written g * slope is an fma where it adds (f.); g where x was
- *       taken and +0 elsewhere for relu, clamp, max, where. Of equal ones maximum and minimum take
- *       a; where one is NaN, both get g. A reshape is a view: what reads it adds to what it is a
- *       view of.
- *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); silu, x / (1 + exp(-x)), fma(x p, 1 - p,
- *       p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e - 1); sin, cos: cos, -sin. gelu
- *       is fma(h, t, h), h = x / 2, t = tanh(x fma(c, x x, a)), a and c being sqrt(2 / pi) and
- *       0.044715 times that; its slope fma(h fma(-t, t, 1), fma(3 c, x x, a), (1 + t) / 2). No
- *       products: log g / x, sqrt g / (2 y), a of a / b g / b; b's slope is -y / b. softmax y * (g
- *       - sum(g y)), log_softmax fma(-exp(y), sum(g), g), mean g / n; dropout's factor is 1 / (1 -
- *       p).
+ *       taken and +0 elsewhere for relu (y > 0, as leaky_relu asks; -0 and NaN stay in y), clamp,
+ *       max, where; a slice's adds nothing elsewhere. Of equal ones maximum and minimum take a;
+ *       where one is NaN, both get g. What reads a reshape adds to what it is a view of.
+ *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); softplus 1 - exp(-y) (there); silu, x /
+ *       (1 + exp(-x)), fma(x p, 1 - p, p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e -
+ *       1); sin, cos: cos, -sin. gelu, gelu_erf: there. No products: log g / x, sqrt g / (2 y), a
+ *       of a / b g / b; b's slope is -(a / b) / b. softmax y * (g - sum(g y)), log_softmax
+ *       fma(-exp(y), sum(g), g), mean g / n; dropout's factor is 1 / (1 - p).
  *       Layernorm of n: m = first + sum(x - first) / n, e = x - m, d = e - sum(e) / n, r =
  *       rsqrt(sum(d d) / n + epsilon), h = d r, y = fma(h, gain, bias), h gain, or fma(d, r, bias);
  *       dx = r * fma(-h, sum(u h) / n, u - sum(u) / n), u = g gain. Rmsnorm: d = x, and no sum(u).
  *       Group norm as layernorm but for q.; there sums over places are of g and of g h, and the
  *       gain multiplies those, by d.
  *       Attention: ds = (p (dp - sum(g y))) * scale, sum(g y) over a head, scale 1 / sqrt(head
- *       size) or the given one. Rotary: fma(x1, cos, -(x2 sin)) and fma(x2, cos, x1 sin). Average
- *       pools: chain / K; the gradient adds g / K from places ascending.
+ *       size) or the given one. Rotary (angles: there): fma(x1, cos, -(x2 sin)) and fma(x2, cos, x1
+ *       sin). Average pools: chain / K; the gradient adds g / K from places ascending.
  *       Losses: dlogits = scale * (p - 1 or 0); smoothed p - e / V, at the target p - (e / V + (1 -
  *       e)); soft fma(sum(t), p, -t), and s_j of t_j. A row of a loss of elements (d.) is an entry
  *       of the batch; its slopes, times the weight, are multiplied by scale: 2 d, Huber's d or

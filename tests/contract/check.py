@@ -1,16 +1,21 @@
 """Random nets, trained by the library and again by the contract's text: every bit must be the same.
 
-    python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-e] [-x]      PROGRAM: dump.c with the library
+    python3 tests/contract/check.py PROGRAM [NETS [SEED]] [-v] [-h] [-x] [-e] [-b] [-r]
+
+PROGRAM: dump.c with the library.
     -v   says all that differs, and what was met
+    -h   leaves out nets of fp32 plans
     -x   stops at what the reading cannot do
-    -e   breaks the reading on purpose: a check that cannot fail is none
+    -e, -b, -r   break the reading on purpose (a check that cannot fail is none): sums in another order; a block of a
+                 bf16 plan's product as one chain; bf16 rounded down at a tie
 Says op and place of the first difference of each net that has one; the last line counts. Ends with 1 if any has."""
 import sys
 import time
 import numpy as np
 import contract as K
+import curves
 import nets
-from contract import F
+from contract import F, hexes, unhex
 from nets import Net, Told, compare
 
 SMALL = 360
@@ -27,11 +32,21 @@ class Draw:
         rows = int(self.r.integers(1, 4))
         batch = rows * int(self.r.integers(1, 3)) + int(self.r.integers(0, rows))
         self.t, self.c = int(self.r.integers(2, 6)), int(self.r.choice([2, 4, 6, 8, 33]))
+        self.more = more = np.random.default_rng([seed, 1])
+        self.tiny = more.integers(0, 8) == 0
+        if more.integers(0, 12) == 0:
+            self.t, self.c = int(more.choice([32, 33, 64, 70])), 2 * int(more.integers(1, 3))
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
+        self.c = 32 if self.c == 33 and more.integers(0, 2) else self.c
+        n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
+        self.one = more.integers(0, 6) == 0  # one micro-batch, so that rows may mix
+        if self.one:
+            n.batch = batch = rows
         n.mode = int(self.r.choice([1, 2, 4]))
         n.optimiser = int(self.r.integers(0, 3))
         n.leaves = int(self.r.choice([1, 1, 1, 2, 4]))
         n.picks = 7 if self.chance(50) else 1
+        n.leaves = 1 if self.one else n.leaves
         n.hyper.update(lr=F(0.01), decay=F(self.r.choice([0, 0.1])), clip=F(self.r.choice([0, 0.5])),
                        momentum=F(self.r.choice([0, 0.5])))
         self.pool = []
@@ -48,7 +63,8 @@ class Draw:
         self.losses()
 
     def normal(self, *shape):
-        return self.r.standard_normal(shape).astype(F)
+        x = self.r.standard_normal(shape).astype(F)
+        return x * F(10.0 ** self.r.integers(-38, 2)) if self.tiny else x
 
     def chance(self, percent):
         return self.r.integers(0, 100) < percent
@@ -70,7 +86,8 @@ class Draw:
             i = self.op(*[("tanh", [a]), ("mul", [a, a]), ("scale", [a], F(0.7)),
                           ("add", [a, self.net.param(self.normal(*shape))])][self.r.integers(0, 4)])
         else:
-            i = self.net.param(self.normal(*shape) * F(0.5), int(self.chance(10)))
+            frozen = int(self.chance(10)) or 5 * (self.more.integers(0, 5) == 0 and shape[-1] % 32 == 0)
+            i = self.net.param(self.normal(*shape) * F(0.5), frozen and int(self.more.integers(1, 6)))
         self.weights.append((i, shape))
         return i
 
@@ -97,13 +114,15 @@ class Draw:
 
     def grow_positive(self, x, s):
         y = self.op("softplus", [x])
-        k = int(self.r.integers(0, 4))
+        k = int(self.r.integers(0, 5))
         if k == 0:
             self.made(self.op("log", [y]), s)
         elif k == 1:
             self.made(self.op("sqrt", [y]), s)
         elif k == 2:
             self.made(self.op("pow", [y], F(self.r.choice([0.5, 1, 2, 3, 1.7]))), s)
+        elif k == 3:
+            self.made(self.op("reciprocal", [y]), s)
         else:
             self.made(self.op("div", [x, self.op("exp", [self.op("tanh", [y])])]), s)
 
@@ -222,7 +241,7 @@ class Draw:
         if len(s) != 2 or s[1] % 2:
             return
         t, c = s
-        k = int(self.r.integers(0, 6))
+        k = int(self.r.integers(0, 7))
         if k == 0:
             o = 4
             y = self.op("conv1d", [x, self.weight(3, c // 2, o), self.weight(o) if self.chance(50) else -1],
@@ -240,10 +259,48 @@ class Draw:
             y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
         elif k == 4:
             y, p = self.op("global_average_pool", [i]), (2,)
+        elif k == 5:
+            y = self.op("conv2d_transposed", [i, self.weight(2, 3, 3, 2), self.weight(3) if self.chance(50) else -1],
+                        *self.window(stride=(1, 2), padding=(1, 1), more=(0, 1)))
+            p = (t - 1, c, 3)
         else:
             y = self.op("conv2d", [i, self.weight(2, 1, 2, 3), -1], *self.window(stride=(2, 1), padding=(1, 0)))
             p = (t // 2 + 1, c // 2, 3)
         self.made(y, p)
+
+    def grow_recurrent(self, x, s):
+        if len(s) != 2 or s[0] * s[1] > SMALL:
+            return
+        t, c = s
+        u = int(self.r.integers(1, 5))
+        w = self.weight(c, 3 * u), self.weight(3 * u) if self.chance(50) else -1
+        first = self.op("slice", [x], 1, 0, 1)
+        first = self.op("slice", [self.op("reshape", [first], 2, self.net.rows, c)], 1, 0, 1)
+        states = [-1 if self.chance(50) else self.op("linear", [first, self.weight(1, u), -1])]
+        if self.chance(50):
+            y = self.op("gru", [x, w[0], w[1], self.weight(u, 3 * u), self.weight(3 * u) if self.chance(50) else -1,
+                                states[0]])
+            return self.made(y, (t, u))
+        states.append(-1 if states[0] < 0 else self.op("tanh", [states[0]]))
+        y = self.op("lstm", [x, self.weight(c, 4 * u), self.weight(u, 4 * u), self.weight(4 * u)
+                             if self.chance(50) else -1] + states)
+        self.made(y, (t, 2 * u))
+
+    def grow_batchnorm(self, x, s):
+        if not self.one or len(s) < 2:
+            return
+        c = s[-1]
+        gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
+        mean = self.net.running(self.normal(c), F(0.1))
+        variance = self.net.running(np.abs(self.normal(c)), F(0.25))
+        self.made(self.op("batchnorm", [x, gain, bias, mean, variance]), s)
+
+    def grow_upsample(self, x, s):
+        if len(s) != 2 or s[1] % 2 or s[0] * s[1] > SMALL // 8:
+            return
+        i = self.op("reshape", [x], 4, self.net.rows, s[0], s[1] // 2, 2)
+        h, w = int(self.r.integers(1, 2 * s[0])), int(self.r.integers(1, s[1] + 1))
+        self.made(self.op("upsample", [i], h, w, int(self.r.integers(0, 3))), (h, w, 2))
 
     def flat(self, x, s):
         n = int(np.prod(s))
@@ -262,7 +319,12 @@ class Draw:
         return getattr(self, kinds[int(self.r.integers(0, len(kinds)))])(x, s)
 
     def logits(self, x, s):
+        if self.t >= 32 and len(s) == 2 and s[0] == self.t:
+            return self.op("linear", [x, self.weight(s[1], 5), -1])
         f, n = self.flat(x, s)
+        if self.t >= 32:
+            y = self.op("linear", [f, self.weight(n, 5), -1])
+            return self.op("add", [self.op("reshape", [y], 3, self.net.rows, 1, 5), self.weight(self.t, 5)])
         y = self.op("linear", [f, self.weight(n, self.t * 5), -1])
         return self.op("reshape", [y], 3, self.net.rows, self.t, 5)
 
@@ -307,6 +369,80 @@ class Draw:
         return self.op("sum_loss", [self.op("mul", [x, x])])
 
 
+def cached(seed):
+    """Attention over caches, a few positions a call: what differs from all positions in one call, by the text."""
+    r = np.random.default_rng([seed, 2])
+    rows, t, heads, shared = (int(r.integers(1, k)) for k in (3, 6, 4, 2))
+    calls = int(r.integers(2, 7)) if seed % 8 else -(-150 // t)
+    d, precision, first = 2 * int(r.integers(1, 4)), int(r.choice([0, 1])), int(r.integers(0, 3))
+    shared = heads if shared else 1
+    window = int(r.integers(1, 9)) if r.integers(0, 2) else 0
+    ring = window > 0 and r.integers(0, 2) == 1
+    prefix = int(r.integers(0, 3)) if not ring else 0
+    cap = F(r.choice([0, 2]))
+    values = {k: r.standard_normal(s).astype(F) for k, s in dict(
+        x=(rows, calls * t, 4), before=(rows, max(prefix, 1), shared * d), q=(4, heads * d), k=(4, shared * d),
+        v=(4, shared * d), table=(first + calls * t + 2, 4)).items()}
+
+    def net(parts):
+        n = Net(rows, rows)
+        n.precision, n.mode, n.picks = precision, 7, 2
+        each = calls * t // parts
+        x = n.input(values["x"][:, :each])
+        before = n.input(values["before"])
+        x = n.op("positions_at", [x, n.param(values["table"])], first)
+        q, k, v = (n.op("linear", [x, n.param(values[w]), -1]) for w in "qkv")
+        q = n.op("rotary", [q], heads, F(0), first, 0, F(0), 0)
+        k = n.op("rotary", [k], shared, F(0), first, 0, F(0), 0)
+        if parts > 1 and ring:
+            k, v = (n.op("cache_window", [i], calls * t + 1, window) for i in (k, v))
+        elif parts > 1:
+            k, v = (n.op("cache", [i], calls * t + 1) for i in (k, v))
+        if prefix:
+            k, v = (n.op("concat", [before, i], 1) for i in (k, v))
+        return n, n.op("attention", [q, k, v, -1], heads, shared, 1, window, cap, F(0)), each
+
+    def run(n, feeds):
+        lines = n.script(0).split("\n")[:-2]
+        lines += ["forward %d %s" % (rows, " ".join(map(hexes, f))) for f in feeds]
+        return Told(K.program.talk("\n".join(lines + ["end", ""])))
+    whole, y, _ = net(1)
+    told = run(whole, [])
+    if told.errors:
+        return told.errors
+    again = nets.Again(whole, told)
+    again.forward()
+    want = again.values[told.ids[y]]
+    pieces, y, each = net(calls)
+    told = run(pieces, [(values["x"][:, i * each:(i + 1) * each], values["before"]) for i in range(calls)])
+    out = list(told.errors)
+    for i, s in enumerate(told.steps):
+        wrong = nets.same(s["value"][y], want[:, i * each:(i + 1) * each])
+        out += ["caches, call %d: %s" % (i, wrong)] if wrong else []
+    return out if len(told.steps) == calls else out + ["caches: %d calls, not %d" % (len(told.steps), calls)]
+
+
+def initial(seed):
+    """Initial values; packed ones."""
+    r = np.random.default_rng([seed, 3])
+    name, n, by = "w%d.bias" % seed, int(r.integers(1, 65)), [F(r.choice([0, 1, 0.02])) for _ in range(3)]
+    lines = K.program.talk("net 0 1\ndraw %s 1 %d %s\nend\n" % (name, n, hexes(by)))
+    wrong = nets.same(unhex(next(x for x in lines if x[:5] == "value").split()[2]), curves.drawn(name, n, *by))
+    out = ["initial values %s: %s" % (by, wrong)] if wrong else []
+    x = r.standard_normal((4, 64)).astype(F) * F(10.0 ** r.integers(-44, 3))
+    if r.integers(0, 3) == 0:
+        x = np.round(x * F(4)) / F(4) * (r.random(x.shape) < 0.3)
+    for storage in range(1, 5):
+        net = Net(1, 1)
+        y = net.op("scale", [net.param(x.astype(F), storage + 1)], F(1))
+        net.term(net.op("sum_loss", [net.op("mul", [net.input(np.ones((1, 1), F)), net.param(np.ones(1, F))])]))
+        net.picks = 2
+        told = Told(K.program.talk(net.script(1)))
+        wrong = told.errors or nets.same(told.steps[0]["value"][y], K.packed(x.astype(F), storage))
+        out += ["packed as %d: %s" % (storage, wrong)] if wrong else []
+    return out
+
+
 def main():
     args = [a for a in sys.argv[1:] if a[0] != "-"]
     flags = "".join(a for a in sys.argv[1:] if a[0] == "-")
@@ -316,12 +452,19 @@ def main():
         K.row_sum = nets.K.row_sum = lambda x: x.sum(-1, dtype=F)
         import ops
         ops.row_sum = K.row_sum
-    program = K.Curves(args[0])
-    K.curves = program
-    met, agree, differ, refused, idle, bits = {}, 0, 0, 0, 0, 0
+    if "b" in flags:
+        K.Element.CHAINS = 1
+    if "r" in flags:
+        K.EVEN = np.uint32(0)
+    program = K.Program(args[0])
+    K.program = program
+    met, agree, halves, differ, refused, idle, bits, apart = {}, 0, 0, 0, 0, 0, 0, 0
     began = time.time()
     for seed in range(first, first + count):
         d = Draw(seed)
+        if "h" in flags and d.net.precision == 0:
+            count -= 1
+            continue
         told = Told(program.talk(d.net.script(2)))
         if told.errors and "nothing to train" in told.errors[0]:
             idle += 1
@@ -345,11 +488,18 @@ def main():
             print("net %d: %s" % (seed, "\n    ".join(w[:300] for w in wrong[:8 if "v" in flags else 1])))
         else:
             agree += 1
+            halves += d.net.precision > 0
+        if seed % 8 == 0:
+            apart += 1
+            wrong = cached(seed // 8) + initial(seed)
+            differ += bool(wrong)
+            print("\n".join("net %d, %s" % (seed, w) for w in wrong[:1])) if wrong else None
     program.close()
     if "v" in flags:
         print(" ".join("%s:%d" % k for k in sorted(met.items())))
-    print("contract: %d nets, %d agree bit for bit, %d differ, %d refused, %d train nothing; %d builders, %d values; "
-          "%.0f s" % (count, agree, differ, refused, idle, len(met), bits, time.time() - began))
+    print("contract: %d nets, %d agree bit for bit, %d of them in bf16, %d differ, %d refused, %d train nothing; "
+          "%d builders, %d values; %d times caches, initial values, packed ones; %.0f s" %
+          (count, agree, halves, differ, refused, idle, len(met), bits, apart, time.time() - began))
     return 1 if differ or refused else 0
 
 

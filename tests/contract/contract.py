@@ -2,8 +2,7 @@
 
 Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Chain and
 Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 5f).
-exp, log, tanh, erf, sin, cos and pow are polynomials that the text does not print ("step for step"): their values are
-asked of the library, by public calls (Curves), and are held against float64 apart."""
+curves.py has exp, log, tanh, erf, sin, cos and pow. Of the library there is only what it says (Program)."""
 import subprocess
 import threading
 import numpy as np
@@ -20,8 +19,11 @@ def f32(x):
 
 def fma(a, b, c):
     """a b + c, rounded once: the product is exact in binary64, their sum is rounded to odd there, then to binary32."""
-    p = np.multiply(a, b, dtype=D)
-    c = np.asarray(c, dtype=D)
+    return odd_sum(np.multiply(a, b, dtype=D), np.asarray(c, dtype=D)).astype(F)
+
+
+def odd_sum(p, c):
+    """p + c in binary64, rounded to odd."""
     s = np.asarray(p + c)
     t = s - p
     e = (p - (s - t)) + (c - t)
@@ -29,7 +31,7 @@ def fma(a, b, c):
     odd = (e != 0) & ((bits & 1) == 0) & np.isfinite(s)
     if odd.any():
         s = np.where(odd, bits + np.where((e > 0) == (s > 0), 1, -1), bits).view(D)
-    return s.astype(F)
+    return s
 
 
 def rounded(a, b):
@@ -43,6 +45,104 @@ def chain(a, b, start):
         s = fma(a[..., :, k, None], b[..., None, k, :], s)
     return np.array(np.broadcast_to(s, np.broadcast_shapes(a.shape[:-1] + (1,), b.shape[:-2] + (1, b.shape[-1]),
                                                            np.shape(start))), dtype=F)
+
+
+# ---- j. draws ----
+def philox(counter, key):
+    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
+    x = [np.asarray(w, dtype=np.uint64) for w in counter]
+    k = [key & 0xffffffff, key >> 32]
+    low = np.uint64(0xffffffff)
+    for _ in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
+             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
+        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
+    return x
+
+
+# ---- l. bf16 ----
+TINY = F(2.0 ** -126)
+EVEN = np.uint32(1)  # what is added at a tie: the last bit that is kept
+
+
+def bf16(x):
+    """To nearest even; subnormals to 0."""
+    u = np.ascontiguousarray(f32(x)).view(np.uint32)
+    near = ((u + np.uint32(0x7fff) + ((u >> np.uint32(16)) & EVEN)) & np.uint32(0xffff0000)).view(F)
+    near = np.where(np.isnan(x), F(np.nan), near)
+    return np.where(np.abs(x) < TINY, np.copysign(F(0), x), near).astype(F)
+
+
+def bf16_by_chance(x, begin, stream, step, key=0):
+    """16 random bits are added to the half that is cut off; x begins with element `begin`."""
+    u = np.ascontiguousarray(f32(x)).view(np.uint32)
+    c = np.arange(u.size, dtype=np.uint64).reshape(u.shape) + np.uint64(begin)
+    q = c // np.uint64(8)
+    words = philox([q & np.uint64(0xffffffff), q >> np.uint64(32), np.full(q.shape, stream), np.full(q.shape, step)],
+                   key)
+    word_of = np.choose((c // np.uint64(2) % np.uint64(4)).astype(int), words).astype(np.uint32)
+    more = np.where(c % np.uint64(2) == 0, word_of & np.uint32(0xffff), word_of >> np.uint32(16))
+    up = ((u + more) & np.uint32(0xffff0000)).view(F)
+    up = np.where(np.isnan(x), F(np.nan), up)
+    return np.where(np.abs(x) < TINY, np.copysign(F(0), x), up).astype(F)
+
+
+def flushed(x):
+    return np.where(np.abs(x) < TINY, np.copysign(F(0), x), x)
+
+
+def flushing_fma(a, b, c):
+    """fma of operands of which subnormal ones are zeros; so is a result below 2^-126 once it has 24 bits."""
+    p = np.multiply(flushed(a), flushed(b), dtype=D)
+    s = odd_sum(p, np.asarray(flushed(c), dtype=D))
+    return np.where(np.abs(s) < 2.0 ** -126 * (1 - 2.0 ** -25), np.copysign(F(0), s).astype(F), s.astype(F))
+
+
+class Element:
+    """An element of a product: link after link, `place` from the first one on; blocks of 32, two chains in each."""
+
+    CHAINS = 2
+
+    def __init__(self, start):
+        self.e, self.block, self.sums = f32(start), None, None
+
+    def end(self):
+        if self.block is not None:
+            self.e = flushed(flushed(self.e) + flushed(self.sums[0] + self.sums[1]))
+            self.block = None
+        return self.e
+
+    def link(self, place, a, b, there=True):
+        """there: where it takes part"""
+        if place // 32 != self.block:
+            self.end()
+            self.block, self.sums = place // 32, [np.zeros(1, F), np.zeros(1, F)]
+        s = self.sums[place % self.CHAINS]
+        self.sums[place % self.CHAINS] = np.where(there, flushing_fma(a, b, s), s)
+
+
+def shape_of_product(a, b, start):
+    return np.broadcast_shapes(a.shape[:-1] + (1,), b.shape[:-2] + (1, b.shape[-1]), np.shape(start))
+
+
+def product(a, b, start, half, links=0):
+    """As `chain`; half: as bf16 plans have it. links: so many are an entry's, where they are rows of a batch."""
+    if not half:
+        return chain(a, b, start)
+    a, b, n = bf16(a), bf16(b), a.shape[-1]
+    shape = shape_of_product(a, b, start)
+    if links and links < 32:
+        s = start
+        for k in range(n):
+            s = flushing_fma(a[..., :, k, None], b[..., None, k, :], s)
+        return np.array(np.broadcast_to(s, shape), dtype=F)
+    element, links = Element(start), links or max(n, 1)
+    for k in range(n):
+        if k % links == 0:
+            element.end()
+        element.link(k % links, a[..., :, k, None], b[..., None, k, :])
+    return np.array(np.broadcast_to(element.end(), shape), dtype=F)
 
 
 # ---- d. reductions within a row ----
@@ -69,9 +169,8 @@ def row_dot(x, y):
     return fold(lanes)
 
 
-# ---- b. curves ----
-class Curves:
-    """Elementwise functions, by the library's public calls in a process of their own (dump.c)."""
+class Program:
+    """dump.c with the library, a process of its own."""
 
     def __init__(self, program):
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -96,34 +195,6 @@ class Curves:
         self.process.stdin.close()
         self.process.wait()
 
-    def of(self, name, x, *words):
-        x = np.ascontiguousarray(x, dtype=F)
-        n = x.size
-        if n == 0:
-            return x
-        rows = min(n, 256)
-        lines = self.talk("net 0 1\ninput x f 1 %d\nop %s 1 0%s\nplan 7 %d 0 1 0 2\nforward %d %s\nend\n" %
-                          (rows, name, "".join(" %08x" % w for w in words), n, n, hexes(x)))
-        for line in lines:
-            if line.startswith("value"):
-                return unhex(line.split()[2]).reshape(x.shape)
-        raise RuntimeError("\n".join(lines))
-
-    def slope(self, name, x, *words):
-        """The gradient of what `name` makes of x, where 1 comes in."""
-        x = np.ascontiguousarray(x, dtype=F)
-        n = x.size
-        if n == 0:
-            return x
-        rows = min(n, 256)
-        lines = self.talk("net 0 1\ninput x f 1 %d\nop %s 1 0%s\nop sum_loss 1 1\nterm 2 3f800000 0\n"
-                          "plan 1 %d 1 1 0 4\nstep %d 0 0 0 0 0 0 0 %s\nend\n" %
-                          (rows, name, "".join(" %08x" % w for w in words), n, n, hexes(x)))
-        for line in lines:
-            if line.startswith("grad 0 "):
-                return unhex(line.split()[2]).reshape(x.shape)
-        raise RuntimeError("\n".join(lines))
-
 
 def hexes(x):
     return " ".join("%08x" % w for w in np.ascontiguousarray(x).reshape(-1).view(np.uint32))
@@ -137,37 +208,34 @@ def word(x):
     return int(np.asarray(x, dtype=F).reshape(1).view(np.uint32)[0])
 
 
-curves = None
+program = None
 
 
-def exp(x):
-    return curves.of("exp", x)
-
-
-def log(x):
-    return curves.of("log", x)
-
-
-def tanh(x):
-    return curves.of("tanh", x)
-
-
-def sin(x):
-    return curves.of("sin", x)
-
-
-def cos(x):
-    return curves.of("cos", x)
-
-
-def log1p(x):
-    """b. log(1 + x), x from 0 to 1."""
-    u = F(1) + x
-    return np.where(u == 1, x, log(u) * (x / (u - F(1))))
-
-
-def sigmoid(x):
-    return F(1) / (F(1) + exp(-x))
+# ---- n. packed parameters ----
+def packed(x, storage):
+    """What ops see: 1: bf16, 2: binary16, 3: 1 byte, 4: blocks of half bytes."""
+    if storage == 1:
+        return bf16(x)
+    if storage == 2:
+        return x.astype(np.float16).astype(F)
+    if storage == 0 or x.ndim < 2:
+        return x
+    if storage == 3 or x.shape[-1] % 32:
+        scale = np.abs(x).max(-1, keepdims=True) / F(127)
+        q = np.clip(np.rint(x / scale), -127, 127) + F(0)  # whole numbers have no -0
+        return np.where(scale > 0, q, F(0)) * scale
+    blocks = x.reshape(-1, 32)
+    m = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(-1)]
+    best, least = np.zeros(blocks.shape, F), np.full(len(blocks), np.inf)
+    for by in (-8, -7.625, -8.25, -8.5, -8.75, -9):
+        scale = (m / F(by)).astype(np.float16).astype(F)[:, None] + F(0)
+        y = np.where(scale != 0, np.clip(np.rint(blocks / scale), -8, 7) + F(0), F(0)) * scale
+        e = (blocks - y).astype(D) ** 2
+        for h in (16, 8, 4, 2, 1):
+            e = e[:, :h] + e[:, h:2 * h]
+        better = e[:, 0] < least
+        best, least = np.where(better[:, None], y, best), np.where(better, e[:, 0], least)
+    return best.reshape(x.shape)
 
 
 # ---- what a gradient gets ----
@@ -211,6 +279,13 @@ class Chain:
 
     def add(self, s):
         return self.go(s)
+
+
+class Part(Chain):
+    """go(start, fresh): what touches a part only; a fresh one is +0 elsewhere."""
+
+    def store(self):
+        return self.go(np.zeros(self.shape, F), True)
 
 
 class Sums:

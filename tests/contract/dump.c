@@ -2,11 +2,15 @@
  * losses, values, gradients, parameters and optimiser state, as the bits that they are.
  *
  * A line of standard input is a command; W are 32-bit words in hex (floats as their bits), all else
- * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them and reads what is printed.
+ * is decimal. A tensor is named by its number: what is made counts up from 0. check.py writes them
+ * and reads what is printed.
  *     net ISA THREADS                  begins; gckpt_isa, threads of the plan
  *     input NAME TYPE N D..            TYPE f, i or u
  *     const NAME TYPE N D.. W..
- *     param NAME N D.. FROZEN W..      values by words
+ *     param NAME N D.. FROZEN W..      values by words; FROZEN above 1: packed, as gckpt_storage
+ *                                      FROZEN - 1
+ *     running NAME N D.. MOMENTUM W..  the same of what is measured
+ *     draw NAME N D.. W..              answers a parameter's initial values, of gckpt_init's words
  *     op BUILDER INPUTS NUMBER.. W..   attributes of the builder, in its order; -1: NULL
  *     term NUMBER WEIGHT REGULARISER
  *     plan MODE BATCH OPTIMISER LEAVES PRECISION PICKS
@@ -259,6 +263,12 @@ static T build(const char *name, const T *x, int n)
         const int h = whole(), w = whole();
         return gckpt_upsample(x[0], h, w, (gckpt_upsampling)whole());
     }
+    if (!strcmp(name, "cache"))
+        return gckpt_cache(x[0], whole());
+    if (!strcmp(name, "cache_window")) {
+        const int capacity = whole();
+        return gckpt_cache_window(x[0], capacity, whole());
+    }
     if (!strcmp(name, "gru"))
         return gckpt_gru(x[0], x[1], x[2], x[3], x[4], x[5]);
     if (!strcmp(name, "lstm"))
@@ -344,13 +354,15 @@ static void add_constant(void)
     void *values = net.constant[net.constants++] = words(elements(&s), kind);
     keep(gckpt_constant(net.graph, name, kind, s, values));
 }
-static void add_param(void)
+static void add_param(int measured)
 {
     const char *name = word();
     const gckpt_shape s = shape();
-    const int frozen = (int)number();
+    const float momentum = measured ? real() : 0;
+    const int frozen = measured ? 0 : (int)number();
     const gckpt_init zero = { 0, 0, 0 };
-    if (keep(gckpt_param(net.graph, name, s, zero)) == NULL) {
+    if (keep(measured ? gckpt_running(net.graph, name, s, zero, momentum)
+                      : gckpt_param(net.graph, name, s, zero)) == NULL) {
         failed("param", net.graph);
         return;
     }
@@ -360,6 +372,19 @@ static void add_param(void)
             p.values[i] = real();
     if (frozen)
         gckpt_store_freeze(net.store, name, 1);
+    if (frozen > 1 && gckpt_store_pack(net.store, name, (gckpt_storage)(frozen - 1)))
+        failed("pack", net.store);
+}
+static void draw(void)
+{
+    const char *name = word();
+    const gckpt_shape s = shape();
+    gckpt_init init = { 0, 0, 0 };
+    init.normal = real(), init.uniform = real(), init.constant = real();
+    keep(gckpt_param(net.graph, name, s, init));
+    gckpt_parameter p;
+    if (gckpt_store_get(net.store, gckpt_store_find(net.store, name), &p) == GCKPT_OK)
+        say("value", 0, p.values, p.elements);
 }
 static void add_op(void)
 {
@@ -423,11 +448,12 @@ static void add_plan(void)
         const int param = !strcmp(v.op, "param");
         const int leaf =
             !strcmp(root.op, "param") || !strcmp(root.op, "input") || !strcmp(root.op, "constant");
+        const int cached = !strncmp(v.op, "cache", 5) || !strcmp(v.op, "concat");
         gckpt_parameter p = { 0 };
         if (param)
             gckpt_store_peek(net.store, gckpt_store_find(net.store, v.name), &p);
         for (int g = 0; g < 2; g++)
-            if (g == 0 ? !leaf && picks & 2
+            if (g == 0 ? !leaf && !cached && picks & 2
                        : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
                 const int64_t n = elements(&v.shape);
                 const int i = net.picks++;
@@ -504,7 +530,8 @@ static void run(int train)
         for (int i = 0; train && i < gckpt_store_count(net.store); i++) {
             gckpt_parameter p;
             gckpt_store_get(net.store, i, &p);
-            say("param", i, p.values, p.elements);
+            if (p.values)
+                say("param", i, p.values, p.elements);
             for (int k = 0; k < 4; k++)
                 if (p.state[k])
                     printf("state %d ", k), say("of", i, p.state[k], p.elements);
@@ -538,7 +565,11 @@ int main(void)
         else if (!strcmp(command, "const"))
             add_constant();
         else if (!strcmp(command, "param"))
-            add_param();
+            add_param(0);
+        else if (!strcmp(command, "running"))
+            add_param(1);
+        else if (!strcmp(command, "draw"))
+            draw();
         else if (!strcmp(command, "op"))
             add_op();
         else if (!strcmp(command, "term")) {

@@ -1,9 +1,10 @@
-"""The reading of the contract beside PyTorch: each op of tests/golden/golden.h and special.h, values and gradients.
+"""The reading of the contract beside PyTorch: tests/golden/golden.h, special.h, recurrent.h, moves.h, norms.h,
+convolutions.h and attention.h, values and gradients.
 
-    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph, and curves)
+    python3 tests/contract/golden.py PROGRAM        PROGRAM: dump.c with the library (asked for the graph)
 Ends with 1 if one is off by more than 1e-5 of its tensor's greatest (or of 1); of special values (NaN, infinities,
-signed zeros, subnormals) by more than 4 units in the last place, or
-from the library's own by a bit."""
+signed zeros, subnormals) by more than 4 units in the last place, or from the library's own by a bit,
+in bf16, too."""
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import contract as K
 from contract import F
 from nets import Again, Net, Told, compare
+from ops import OPS, Call
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 
@@ -18,10 +20,10 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden")
 def arrays(text):
     """Every array of a header, by name."""
     out = {}
-    for kind, name, body in re.findall(r"static const (float|int32_t|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
+    for kind, name, body in re.findall(r"static const (float|int32_t|int|double) (\w+)\[\d*\] = \{([^}]*)\}", text):
         values = [v.strip().rstrip("f") for v in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(",") if v.strip()]
         values = [v.replace("INFINITY", "inf").replace("NAN", "nan") for v in values]
-        dtype = {"float": F, "int32_t": np.int32, "double": np.float64}[kind]
+        dtype = {"float": F, "int32_t": np.int32, "int": np.int32, "double": np.float64}[kind]
         out[name] = np.array([float(v) for v in values]).astype(dtype)
     return out
 
@@ -62,7 +64,7 @@ def close(name, got, want, ulps):
 
 def evaluated(net):
     net.optimiser = 1
-    told = Told(K.curves.talk(net.script(0)))
+    told = Told(K.program.talk(net.script(0)))
     again = Again(net, told)
     again.forward()
     sums, counts, loss, by = again.scales()
@@ -120,6 +122,158 @@ def golden():
     return done, wrong
 
 
+def recurrent():
+    data = arrays(open(os.path.join(HERE, "recurrent.h")).read())
+    shapes = {"x": (2, -1, 3), "wx": (3, -1), "wh": (4, -1), "bx": (-1,), "bh": (-1,), "h0": (2, 4), "c0": (2, 4)}
+    done = wrong = 0
+    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare")] + ["gather"]:
+        net, refs = Net(2, 2), {}
+        if name == "gather":
+            refs["x"] = net.input(data["gather_x"].reshape(2, -1, 3))
+            y = net.op("gather", [refs["x"], net.input(data["gather_index"].reshape(2, -1))])
+        else:
+            order = ("x", "wx", "bx", "wh", "bh", "h0") if name[0] == "g" else ("x", "wx", "wh", "bx", "h0", "c0")
+            for k in order:
+                if name + "_" + k in data:
+                    v = data[name + "_" + k].reshape(shapes[k])
+                    refs[k] = net.input(v) if k in ("x", "h0", "c0") else net.param(v)
+            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order])
+        shape = (2, -1, {"gru": 4, "lstm": 8, "gather": 3}[name.split("_")[0]])
+        r = data[name + "_r"].reshape(shape)
+        net.term(net.op("sum_loss", [net.op("mul", [y, net.input(r)])]))
+        if name == "gather":
+            net.param(np.zeros(1, F))
+        again, told, _, _ = evaluated(net)
+        ok = close(name, again.values[told.ids[y]], data[name + "_out"], 0)
+        for k, i in refs.items():
+            gradient = data["gather_grad" if name == "gather" else name + "_" + k + "_grad"]
+            ok &= close(name + " gradient of " + k, again.grad[told.ids[i]], gradient, 0)
+        done += 1
+        wrong += not ok
+    return done, wrong
+
+
+def numbers(step, shape, by=16):
+    """What moves.h, norms.h and convolutions.h were made from."""
+    return ((np.arange(np.prod(shape)) * step % 23 - 11) / by).astype(F).reshape(shape)
+
+
+def against(want, name, builder, inputs, attributes, r, shape):
+    """inputs: (values, "x": is fed, "p": a parameter, "r": running, "-": has no gradient), or None; want: the result
+    and all gradients, in order; r(shape): what the result is multiplied by."""
+    rows = inputs[0][0].shape[0]
+    net = Net(rows, rows)
+    refs = [-1 if v is None else net.param(v[0]) if v[1] == "p" else net.running(v[0], F(0.1)) if v[1] == "r" else
+            net.input(v[0]) for v in inputs]
+    y = net.op(builder, refs, *attributes)
+    net.term(net.op("sum_loss", [net.op("mul", [net.op("mul", [y, net.input(r(shape))]), net.param(np.ones(1, F))])]))
+    again, told, _, _ = evaluated(net)
+    got = [again.values[told.ids[y]]] + [again.grad[told.ids[i]] for i, v in zip(refs, inputs) if v and v[1] in "xp"]
+    return close(name, np.concatenate([g.reshape(-1) for g in got]), want, 0)
+
+
+def window(size=(0, 0), stride=(0, 0), padding=(0, 0), dilation=(0, 0), more=(0, 0), groups=0):
+    return tuple(w[i] for i in range(2) for w in (size, stride, padding, dilation, more)) + (groups,)
+
+
+def counted(results):
+    results = list(results)
+    return len(results), results.count(False)
+
+
+def moves():
+    data = arrays(open(os.path.join(HERE, "moves.h")).read())
+    x, line = numbers(19, (2, 3, 4, 2)), numbers(19, (2, 30))
+
+    def cases():
+        def one(name, builder, v, attributes, shape):
+            return against(data["golden_" + name], name, builder, [(v, "x")], attributes, lambda s: numbers(17, s),
+                           shape)
+        yield one("pad", "pad", x, (2, 1, 3, F(0.5)), (2, 3, 8, 2))
+        yield one("pad_last", "pad", x, (3, 2, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("max", "max", x, (1,), (2, 4, 2))
+        yield one("max_last", "max", line, (1,), (2,))
+        for how in range(3):
+            for name, size in (("larger", (5, 7)), ("smaller", (2, 3)), ("one", (1, 4)), ("twice", (6, 8))):
+                yield one("%s%d" % (name, how), "upsample", x, size + (how,), (2,) + size + (2,))
+        for name, v, axis in (("argmax", x, 2), ("argmax_last", line, 1)):
+            yield bool((OPS["argmax"].forward(Call([v], (axis,), None)).reshape(-1) == data["golden_" + name]).all())
+        for m, n in ((26, 22), (4, 166), (7, 3), (100, 33)):
+            for how in range(3):
+                name = "golden_places_%d_%d_%d" % (m, n, how)
+                if name in data:
+                    c = Call([np.arange(m).astype(F).reshape(1, 1, m, 1)], (1, n, how), (1, 1, n, 1))
+                    yield close(name, OPS["upsample"].forward(c), data[name], 0)
+    return counted(cases())
+
+
+def norms():
+    data = arrays(open(os.path.join(HERE, "norms.h")).read())
+    image, line, eight = numbers(19, (2, 5, 6, 3)), numbers(13, (2, 7, 4)), numbers(19, (2, 5, 6, 8))
+
+    def gain(c):
+        return (F(1) + numbers(7, (c,)), "p")
+
+    def bias(c):
+        return (numbers(5, (c,)), "p")
+
+    def running(c):
+        return [(np.zeros(c, F), "r"), (np.ones(c, F), "r")]
+    return counted(
+        against(data["golden_" + name], name, builder, inputs, attributes, lambda s: numbers(17, s), shape)
+        for name, builder, inputs, attributes, shape in (
+            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)), (2, 3, 3, 3)),
+            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)), (2, 7, 4)),
+            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)), (2, 4, 3, 3)),
+            ("average_1d", "average_pool", [(line, "x")], window((0, 2)), (2, 3, 4)),
+            ("global", "global_average_pool", [(image, "x")], (), (2, 3)),
+            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2,), eight.shape),
+            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3,), (3, 4, 6)),
+            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1,), (3, 40)),
+            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (), eight.shape),
+            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (), (6, 4))))
+
+
+def convolutions():
+    text = open(os.path.join(HERE, "convolutions.h")).read()
+    data = arrays(text)
+    pairs = r"\{ (\d+), (\d+) \}"
+    row = re.compile(r"\{ (\d), (\d), \{ ([\d, ]+) \}, (\d), \{ ([\d, ]+) \}, (\d+), \{ ([\d, ]+) \}, \{ " +
+                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r" \},\s*golden_y(\d+)")
+
+    def cases():
+        for m in row.finditer(text):
+            g = m.groups()
+            x, w, y = (tuple(map(int, g[i].split(","))) for i in (2, 4, 6))
+            p = [tuple(map(int, g[i:i + 2])) for i in (7, 9, 11, 13, 16)]
+            builder = "conv%sd" % g[0] + ("_transposed" if g[1] == "1" else "")
+            want = np.concatenate([data["golden_%s%s" % (k, g[18])] for k in ("y", "dx", "dw", "db")])
+            yield against(want, builder + " " + g[18], builder,
+                          [(numbers(37, x, 8), "x"), (numbers(29, w, 8), "p"), (numbers(5, (int(g[5]),), 8), "p")],
+                          window(p[0], p[1], p[2], p[3], p[4], int(g[15])), lambda s: numbers(31, s, 8), y)
+    return counted(cases())
+
+
+def attention():
+    data = arrays(open(os.path.join(HERE, "attention.h")).read())
+
+    def of(seed, *shape):
+        return ((((np.arange(np.prod(shape)) * 37 + seed * 11) % 101) - 50) / 32).astype(F).reshape(shape)
+
+    def cases():
+        for name, b, t, s, heads, shared, causal, lengths, window_, cap, scale in (
+                ("shared", 2, 3, 5, 4, 2, 0, None, 0, 0, 0), ("shared_causal", 1, 4, 4, 3, 1, 1, None, 0, 0, 0),
+                ("lengths", 3, 3, 5, 2, 2, 0, (5, 1, 3), 0, 0, 0), ("both", 3, 4, 4, 4, 2, 1, (2, 4, 1), 0, 0, 0),
+                ("window", 1, 6, 6, 2, 1, 1, None, 3, 0, 0), ("capped", 1, 3, 5, 2, 2, 0, None, 0, 1.5, 0),
+                ("window_capped", 2, 5, 5, 2, 1, 1, None, 2, 2, 0.75)):
+            want = np.concatenate([data["golden_attention_%s_%s" % (name, k)] for k in ("out", "dq", "dk", "dv")])
+            given = (np.array(lengths, dtype=np.int32), "-") if lengths else None
+            inputs = [(of(1, b, t, heads * 3), "x"), (of(2, b, s, shared * 3), "x"), (of(3, b, s, shared * 3), "x")]
+            yield against(want, "attention " + name, "attention", inputs + [given],
+                          (heads, shared, causal, window_, F(cap), F(scale)), lambda k: of(4, *k), (b, t, heads * 3))
+    return counted(cases())
+
+
 def special():
     text = open(os.path.join(HERE, "special.h")).read()
     data = arrays(text)
@@ -142,8 +296,9 @@ def special():
             ok &= close("special " + name, again.values[told.ids[z]], data[y], 1)
             for r, d in zip(refs, (d0, d1)):
                 ok &= close("special " + name + " gradient", again.grad[told.ids[r]], data[d], 1)
-        bits = [] if name == "where" else compare(net, Told(K.curves.talk(net.script(1))), 1)
-        bits = [w for w in bits if "loss" not in w]
+        bits = [] if name == "where" else compare(net, Told(K.program.talk(net.script(1))), 1)
+        net.precision = 1
+        bits = [w for w in bits + compare(net, Told(K.program.talk(net.script(1))), 1) if "loss" not in w]
         for w in bits[:1]:
             print("special %s, to the bit: %s" % (name, w))
         done += name != "where"
@@ -151,12 +306,35 @@ def special():
     return done, wrong
 
 
+def odd():
+    """Curves of special values, to the library's bits alone, in fp32 and in bf16."""
+    x = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, -1e-38, 1.2e-38, 3e38, -3e38, 88.7,
+                  -87.4, -103.9, 9.1, 131073, -2e10], dtype=F).reshape(1, -1)
+
+    def cases():
+        for name in ("relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "abs",
+                     "reciprocal", "sin", "cos"):
+            net = Net(1, 1)
+            net.optimiser = 1
+            net.term(net.op("sum_loss", [net.op("mul", [net.op(name, [net.input(x)]), net.param(np.ones(1, F))])]))
+            wrong = []
+            for net.precision in (0, 1):
+                wrong += [w for w in compare(net, Told(K.program.talk(net.script(1))), 1)
+                          if "loss" not in w and "norm" not in w]  # NaN has any sign there
+            print("%s, to the bit: %s" % (name, wrong[0])) if wrong else None
+            yield not wrong
+    return counted(cases())
+
+
 def main():
-    K.curves = K.Curves(sys.argv[1])
-    a, b = golden(), special()
-    K.curves.close()
-    print("contract beside PyTorch: %d cases of golden.h, %d off; %d of special.h, %d off" % (a + b))
-    return 1 if a[1] or b[1] or not a[0] or not b[0] else 0
+    K.program = K.Program(sys.argv[1])
+    said = [(read.__name__ + ".h", read())
+            for read in (golden, special, recurrent, moves, norms, convolutions, attention)]
+    n, off = odd()
+    K.program.close()
+    print("contract: special values of %d curves, %d off" % (n, off))
+    print("contract beside PyTorch: " + "; ".join("%d cases of %s, %d off" % (n, name, off) for name, (n, off) in said))
+    return 1 if off or any(wrong or not n for name, (n, wrong) in said) else 0
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from contract import F, D, hexes, unhex, word
 from ops import OPS, Call
 
 VIEWS = ("reshape",)
+MOST_INPUTS = 8
 # Builders that make several ops: never themselves, but what the graph says.
-INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": ""}
+INNER = {"positions": "", "positions_at": "", "conv1d": "", "conv1d_transposed": "", "global_average_pool": "",
+         "gru": "", "lstm": ""}
 
 
 def int_word(i):
@@ -34,9 +36,16 @@ class Net:
         return i
 
     def param(self, values, frozen=0):
+        """frozen: 1; above: packed, too, as gckpt_storage frozen - 1"""
         i = self.add(kind="param", values=values, shape=values.shape, frozen=frozen)
         self.text.append("param p%d %d %s %d %s" % (i, values.ndim, " ".join(map(str, values.shape)), frozen,
                                                    hexes(values)))
+        return i
+
+    def running(self, values, momentum):
+        i = self.add(kind="param", values=values, shape=values.shape, frozen=0, momentum=momentum)
+        self.text.append("running p%d %d %s %08x %s" % (i, values.ndim, " ".join(map(str, values.shape)),
+                                                        word(momentum), hexes(values)))
         return i
 
     def constant(self, values):
@@ -114,16 +123,26 @@ class Again:
         self.state, self.updates = {}, 0
         for r, m in enumerate(net.made):
             if m["kind"] == "param":
-                self.values[told.ids[r]] = m["values"].copy()
+                self.values[told.ids[r]] = K.packed(m["values"], max(m["frozen"] - 1, 0))
 
     def base(self, i):
         while self.nodes[i]["op"] in VIEWS:
             i = self.nodes[i]["inputs"][0]
         return i
 
-    def attributes(self, i):
-        m = self.net.made[self.by_id[i]]
-        return m["attributes"], m["inputs"]
+    def half(self, i):
+        """l. whether it is kept as bf16"""
+        return self.net.precision > 0 and not self.nodes[i]["batchless"] and self.nodes[i]["op"] != "input"
+
+    def kept(self, i, x, op, which, row=0):
+        """What is stored of tensor i, from entry `row` on: the value of op (0), or what its backward sends to input
+        `which` - 1."""
+        if not self.half(i) or self.nodes[i]["type"] != 0:
+            return x
+        if self.net.precision == 1:
+            return K.bf16(x)
+        each = int(np.prod(self.nodes[i]["shape"])) // self.net.rows
+        return K.bf16_by_chance(x, each * row, 2 ** 31 + op * (1 + MOST_INPUTS) + which, self.updates)
 
     def rows_of(self, shape, batchless, batch):
         if batchless or not shape:
@@ -138,7 +157,7 @@ class Again:
         if INNER.get(made["builder"]) not in (None, node["op"]):
             return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.told.ids[r]] for r in made["inputs"]]
-        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch))
+        c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
         c.builder, c.id, c.step = made["builder"], i, self.updates
         return c
@@ -151,9 +170,14 @@ class Again:
         attributes = (0, first, first + node["shape"][0]) if node["op"] == "slice" else made["attributes"]
         if made["builder"] == "global_average_pool":
             attributes = (1,)
-        ids = node["inputs"] + [None] * (3 - len(node["inputs"]))
+        ids = list(node["inputs"])
+        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0: what is not given is None
+            given = [True, True, node["op"] == "gru" and made["inputs"][4] >= 0]
+            given += [made["inputs"][5 if node["op"] == "gru" else 4] >= 0] * (1 if node["op"] == "gru" else 2)
+            ids = [ids.pop(0) if k else None for k in given]
+        ids += [None] * (3 - len(ids))
         c = Call([None if j is None else self.values[j] for j in ids], attributes,
-                 self.rows_of(node["shape"], node["batchless"], batch))
+                 self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids, c.builder = ids, node["op"]
         if made["builder"] == "conv1d_transposed" and node["op"][:4] == "conv":
             c.builder = "conv2d_transposed"
@@ -170,7 +194,10 @@ class Again:
             c = self.calls[i] = self.call(i, self.net.batch)
             c.y = OPS[c.builder].forward(c)
             if not self.nodes[i]["loss"]:
-                self.values[i] = c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
+                c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
+                if self.nodes[i]["op"] not in VIEWS:
+                    c.y = self.kept(i, c.y, i, 0)
+                self.values[i] = c.y
 
     def scales(self):
         sums, counts = [], []
@@ -220,7 +247,7 @@ class Again:
                 return x
             each = x.shape[0] // self.net.batch
             return x[a * each:b * each]
-        p = Call([cut(x, j) for x, j in zip(c.x, c.ids)], c.a, None)
+        p = Call([cut(x, j) for x, j in zip(c.x, c.ids)], c.a, None, c.half)
         p.ids, p.builder = c.ids, c.builder
         p.y = c.y if self.nodes[i]["loss"] else cut(c.y, None)
         p.row, p.id, p.step = a, getattr(c, "id", 0), getattr(c, "step", 0)
@@ -231,13 +258,14 @@ class Again:
         return p
 
     def contributions(self, i, g, c, into):
-        """into(target, contribution, repeats)"""
-        seen = set()
+        """into(target, contribution, repeats, which input)"""
+        seen, which = set(), 0
         for j, k in zip(c.ids, OPS[c.builder].backward(c, g)):
+            which += j is not None
             if j is None or k is None or self.nodes[j]["type"] != 0:
                 continue
             t = self.base(j)
-            into(t, k, t in seen)
+            into(t, k, t in seen, which)
             seen.add(t)
 
     def backward(self, scale):
@@ -254,16 +282,18 @@ class Again:
                     continue
                 c = self.part(self.calls[i], i, a, b)
 
-                def into(t, k, again):
+                def into(t, k, again, which):
                     shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batchless"], b - a)
                     if self.nodes[t]["batchless"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
-                    elif t not in grad:
+                        return
+                    if t not in grad:
                         grad[t] = k.store().reshape(shape)
                     elif again:
                         grad[t] = grad[t] + k.store().reshape(shape)
                     else:
                         grad[t] = self.add(k, grad[t])
+                    grad[t] = self.kept(t, grad[t], i, which, a)
                 self.contributions(i, g, c, into)
             grads.append(grad)
             total = {}
@@ -283,7 +313,7 @@ class Again:
             if g is None:
                 continue
 
-            def into(t, k, again):
+            def into(t, k, again, which):
                 shape = self.nodes[t]["shape"]
                 x = self.add(k, np.zeros(shape, F))
                 total[t] = total[t] + x if t in total else x
@@ -310,6 +340,9 @@ class Again:
         if n:
             self.backward(scale)
             self.update(params, n, out)
+        else:  # nothing changes
+            out["state"] = {(k, s): v for k, r in enumerate(params)
+                            for s, v in enumerate(self.state.get(self.told.ids[r], []))}
         for r in range(len(self.net.made)):
             i = self.told.ids[r]
             if self.net.made[r]["kind"] == "op" and not self.nodes[i]["loss"]:
@@ -323,10 +356,14 @@ class Again:
 
     def update(self, params, n, out):
         total = 0.0
-        g = {}
+        g, moved = {}, []
         for r in params:
             m, i = self.net.made[r], self.told.ids[r]
             if m["frozen"] or i not in self.grad:
+                continue
+            if "momentum" in m:
+                mean = out["grad"][r] = self.grad[i] / F(self.net.batch)
+                moved.append((i, K.fma(m["momentum"], mean, K.fma(-m["momentum"], self.values[i], self.values[i]))))
                 continue
             g[r] = out["grad"][r] = self.grad[i] / F(n)
             flat = g[r].reshape(-1)
@@ -338,6 +375,8 @@ class Again:
         out["norm"] = double_hex(norm)
         h = self.net.hyper
         self.updates += bool(g)  # nothing to train: nothing is updated
+        for i, v in moved:
+            self.values[i] = v
         for k, r in enumerate(params):
             if r not in g:
                 continue
@@ -416,14 +455,16 @@ def compare(net, told, steps):
         if theirs["loss"] != mine["loss"]:
             out.append("step %d, reported loss: %s, by the text %s" % (s, theirs["loss"], mine["loss"]))
         for r in sorted(theirs["grad"], reverse=True):
-            d = same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
+            zero = None if mine["count"] else np.abs(theirs["grad"][r])  # of no targets they are 0
+            d = same(zero, np.zeros(zero.size, F)) if zero is not None else \
+                same(theirs["grad"][r], mine["grad"][r]) if r in mine["grad"] else "none by the text"
             if d:
                 out.append("step %d, gradient of %s: %s" % (s, name_of(net, r), d))
         if mine["count"] and theirs["norm"] != mine["norm"]:
             out.append("step %d, norm: %s, by the text %s" % (s, theirs["norm"], mine["norm"]))
         for key in ("state", "param"):
             for k in sorted(theirs[key]):
-                d = same(theirs[key][k], mine[key].get(k, np.zeros(0, F)))
+                d = same(theirs[key][k], mine[key].get(k, np.zeros(0 if mine["count"] else theirs[key][k].size, F)))
                 if d:
                     out.append("step %d, %s %s: %s" % (s, key, k, d))
         if out:

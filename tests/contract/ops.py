@@ -2,14 +2,16 @@
 import math
 import numpy as np
 from contract import *
-import contract as K
+import curves
+from curves import exp, log, log1p, sigmoid, tanh, wave
 
 
 class Call:
-    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves."""
+    """x: values of inputs (None for what is not given); a: attributes; y: the result; aux: what forward leaves;
+    half: it is bf16's."""
 
-    def __init__(self, x, a, shape):
-        self.x, self.a, self.shape, self.y, self.aux = x, a, shape, None, {}
+    def __init__(self, x, a, shape, half=False):
+        self.x, self.a, self.shape, self.y, self.aux, self.half = x, a, shape, None, {}, half
 
 
 OPS = {}
@@ -40,9 +42,9 @@ def picked(name, forward, taken):
     OPS[name] = C
 
 
-picked("relu", lambda c: np.where(c.x[0] > 0, c.x[0], F(0)), lambda c: c.y > 0)
+picked("relu", lambda c: np.where(F(0) > c.x[0], F(0), c.x[0]), lambda c: c.y > 0)
 curve("leaky_relu", lambda c: np.where(c.x[0] > 0, c.x[0], c.a[0] * c.x[0]),
-      lambda c: np.where(c.x[0] > 0, F(1), c.a[0]))
+      lambda c: np.where(c.y > 0, F(1), c.a[0]))
 curve("exp", lambda c: exp(c.x[0]), lambda c: c.y)
 curve("tanh", lambda c: tanh(c.x[0]), lambda c: fma(-c.y, c.y, F(1)))
 curve("sigmoid", lambda c: sigmoid(c.x[0]), lambda c: fma(-c.y, c.y, c.y))
@@ -55,11 +57,23 @@ def silu_slope(c):
 
 curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
 curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
-      lambda c: K.curves.slope("softplus", c.x[0]))
-curve("sin", lambda c: sin(c.x[0]), lambda c: cos(c.x[0]))
-curve("cos", lambda c: cos(c.x[0]), lambda c: -sin(c.x[0]))
+      lambda c: curves.less_than_1(-np.minimum(F(20), c.y)))
+curve("sin", lambda c: wave(c.x[0], 0), lambda c: wave(c.x[0], 1))
+curve("cos", lambda c: wave(c.x[0], 1), lambda c: wave(c.x[0], 2))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
-curve("gelu_erf", lambda c: K.curves.of("gelu_erf", c.x[0]), lambda c: K.curves.slope("gelu_erf", c.x[0]))
+
+
+def gelu_erf(c):
+    h = F(0.5) * c.x[0]
+    return fma(h, curves.erf(curves.ROOT_HALF * c.x[0]), h)
+
+
+def gelu_erf_slope(c):
+    x = c.x[0]
+    return fma(curves.ROOT_2_PI * x, exp(F(-0.5) * x * x), fma(F(0.5), curves.erf(curves.ROOT_HALF * x), F(0.5)))
+
+
+curve("gelu_erf", gelu_erf, gelu_erf_slope)
 curve("reciprocal", lambda c: F(1) / c.x[0], lambda c: -(c.y * c.y))
 curve("scale", lambda c: c.a[0] * c.x[0], lambda c: c.a[0])
 picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.a[1], c.a[1], c.x[0])),
@@ -69,7 +83,7 @@ picked("clamp", lambda c: np.where(c.x[0] < c.a[0], c.a[0], np.where(c.x[0] > c.
 def power(x, e):
     if e in (1, 2, 3):
         return {1: x, 2: x * x, 3: x * x * x}[int(e)]
-    return K.curves.of("pow", x, word(e))
+    return curves.general_power(x, e)
 
 
 curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
@@ -120,7 +134,7 @@ def two(name, forward, backward):
 two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
 two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
 two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
-two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -c.y / c.x[1])])
+two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -(c.x[0] / c.x[1]) / c.x[1])])
 
 
 def extreme(name, forward, sign):
@@ -189,9 +203,13 @@ class Slice:
 
     def backward(c, g):
         axis, begin, end = c.a
-        before, after = list(c.x[0].shape), list(c.x[0].shape)
-        before[axis], after[axis] = begin, c.x[0].shape[axis] - end
-        return [Value(np.concatenate([np.zeros(before, F), g, np.zeros(after, F)], axis))]
+        at = (slice(None),) * axis + (slice(begin, end),)
+
+        def go(s, fresh=False):
+            s = s.copy()
+            s[at] = g if fresh else s[at] + g
+            return s
+        return [Part(go, c.x[0].shape)]
 
 
 @op("concat")
@@ -300,6 +318,11 @@ def flat(x):
     return x.reshape(-1, x.shape[-1])
 
 
+def links_of(x):
+    """Rows of an entry of the batch (l.)."""
+    return int(np.prod(x.shape[1:-1]))
+
+
 class LinearBase:
     transposed = False
 
@@ -308,15 +331,15 @@ class LinearBase:
         w = c.x[1].T if k.transposed else c.x[1]
         x = flat(c.x[0])
         start = np.zeros(w.shape[1], F) if c.x[2] is None else c.x[2]
-        return chain(x, w, np.broadcast_to(start, (x.shape[0], w.shape[1]))).reshape(c.shape)
+        return product(x, w, np.broadcast_to(start, (x.shape[0], w.shape[1])), c.half).reshape(c.shape)
 
     @classmethod
     def backward(k, c, g):
         w = c.x[1] if k.transposed else c.x[1].T
         x, g = flat(c.x[0]), flat(g)
         left, right = (g, x) if k.transposed else (x, g)
-        return [Chain(lambda s: chain(g, w, s.reshape(x.shape)).reshape(s.shape), c.x[0].shape),
-                Chain(lambda s: chain(left.T, right, s), c.x[1].shape), Sums(g)]
+        return [Chain(lambda s: product(g, w, s.reshape(x.shape), c.half).reshape(s.shape), c.x[0].shape),
+                Chain(lambda s: product(left.T, right, s, c.half, links_of(c.x[0])), c.x[1].shape), Sums(g)]
 
 
 @op("linear")
@@ -336,7 +359,8 @@ class MatmulBase:
     def forward(k, c):
         a, b = c.x
         b = np.swapaxes(b, -1, -2) if k.transposed else b
-        return chain(a, b, np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F))
+        start = np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F)
+        return product(a, b, start, c.half)
 
     @classmethod
     def backward(k, c, g):
@@ -345,8 +369,9 @@ class MatmulBase:
         shared = b.ndim == 2 and a.ndim > 2
         l, r = (flat(a), flat(g)) if shared else (a, g)
         l, r = (r, l) if k.transposed else (l, r)
-        return [Chain(lambda s: chain(g, bt, s), a.shape),
-                Chain(lambda s: chain(np.swapaxes(l, -1, -2), r, s), b.shape)]
+        links = links_of(a) if shared or a.ndim == 2 else a.shape[-2]
+        return [Chain(lambda s: product(g, bt, s, c.half), a.shape),
+                Chain(lambda s: product(np.swapaxes(l, -1, -2), r, s, c.half, links), b.shape)]
 
 
 @op("matmul")
@@ -438,7 +463,7 @@ class Attention:
         d = width // heads
         q = c.x[0].reshape(b, t, heads, d).transpose(0, 2, 1, 3)
         k, v = (x.reshape(b, x.shape[1], shared, d).transpose(0, 2, 1, 3) for x in c.x[1:3])
-        return q, k, v, heads // shared
+        return (bf16(q), bf16(k), bf16(v), heads // shared) if c.half else (q, k, v, heads // shared)
 
     def factors(c, d):
         cap, scale = c.a[4], c.a[5] if c.a[5] != 0 else F(1) / np.sqrt(F(d))
@@ -457,12 +482,25 @@ class Attention:
         first, last, lengths = Attention.seen(c, k.shape[2], t)
         factor, cap = Attention.factors(c, q.shape[-1])
         keys = k[:, :, first:last]
-        s = chain(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F))[:, :, 0]
+        s = product(q[:, :, t:t + 1], np.swapaxes(keys, -1, -2), np.zeros(keys.shape[:2] + (1, last - first), F),
+                    c.half)[:, :, 0]
         s = rounded(s, factor)
         if cap != 0:
             s = cap * tanh(s)
         see = np.broadcast_to((np.arange(first, last) < lengths[:, None])[:, None], s.shape)
         return first, np.where(see, s, F(-np.inf)), see
+
+    def over(c, s, links):
+        """s and its links: (place, factors, who takes part)."""
+        if not c.half:
+            for j, a, b, there in links:
+                s = np.where(there, fma(a, b, s), s)
+            return s
+        element = Element(s)
+        for j, a, b, there in links:
+            element.link(j, bf16(a), b, there)
+        s = np.broadcast_to(element.end(), s.shape)
+        return np.where(s == 0, F(0), s)
 
     def forward(c):
         q, k, v, share = Attention.heads(c)
@@ -483,8 +521,8 @@ class Attention:
                 e = np.where(there, exp(tile - zero[..., None]), F(0))
                 f = np.where(np.isinf(m), F(1), exp(m - zero))
                 l, o = fma(l, f, row_sum(e)), o * f[..., None]
-                for j in range(tile.shape[2]):
-                    o = np.where(there[:, :, j, None], fma(e[:, :, j, None], v[:, :, first + i + j], o), o)
+                o = Attention.over(c, o, [(j, e[:, :, j, None], v[:, :, first + i + j], there[:, :, j, None])
+                                          for j in range(tile.shape[2])])
                 m = new
             top[:, :, t], total[:, :, t] = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
             out[:, :, t] = o / total[:, :, t, None]
@@ -504,7 +542,8 @@ class Attention:
             at = slice(first, first + s.shape[2])
             e = np.where(there, exp(s - c.aux["l"][:, :, i, None]), F(0))
             vs = big_v[:, :, at]
-            dp = chain(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F))[:, :, 0]
+            dp = product(g[:, :, i:i + 1], np.swapaxes(vs, -1, -2), np.zeros((b, heads, 1, s.shape[2]), F),
+                         c.half)[:, :, 0]
             u = dp - row_dot(g[:, :, i], y[:, :, i])[..., None]
             if cap != 0:
                 z = np.where(there, s, F(0)) * (F(1) / cap)
@@ -522,16 +561,14 @@ class Attention:
                          .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
 
         def query(s):
-            for j in range(k.shape[2]):
-                s = np.where(see[:, :, :, j, None], fma(ds[:, :, :, j, None], big_k[:, :, None, j], s), s)
-            return s
+            return Attention.over(c, s, [(j, ds[:, :, :, j, None], big_k[:, :, None, j], see[:, :, :, j, None])
+                                         for j in range(k.shape[2])])
 
         def key(of, x):
             def go(s):
                 for h in range(share):
-                    for i in range(t):
-                        s = np.where(see[:, h::share, i, :, None],
-                                     fma(of[:, h::share, i, :, None], x[:, h::share, i, None], s), s)
+                    s = Attention.over(c, s, [(i, of[:, h::share, i, :, None], x[:, h::share, i, None],
+                                               see[:, h::share, i, :, None]) for i in range(t)])
                 return s
             return go
         return [out(query, c.x[0], heads), out(key(ds, q), c.x[1], k.shape[1]), out(key(p, g), c.x[2], k.shape[1]),
@@ -543,7 +580,7 @@ class Attention:
 class LinearCrossEntropy:
     def logits(c):
         x, w = flat(c.x[0]), c.x[1]
-        z = chain(x, w.T, np.zeros((x.shape[0], w.shape[0]), F))
+        z = product(x, w.T, np.zeros((x.shape[0], w.shape[0]), F), c.half)
         cap = c.a[0] if c.a else F(0)
         return cap * tanh(z * (F(1) / cap)) if cap != 0 else z
 
@@ -553,9 +590,8 @@ class LinearCrossEntropy:
 
     def backward(c, scale):
         z = LinearCrossEntropy.logits(c)
-        product = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0]
         cap = c.a[0] if c.a else F(0)
-        d = product.b
+        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0].b
         if cap != 0:
             y = z * (F(1) / cap)
             d = d * fma(-y, y, F(1))
@@ -565,9 +601,11 @@ class LinearCrossEntropy:
 
         def rows(s):
             s = s.reshape(x.shape)
-            return np.where(t[:, None], chain(d, w, s), s).reshape(c.x[0].shape)
-        return [Chain(rows, c.x[0].shape),
-                Chain(lambda s: chain(d[t].T, x[t], s), w.shape), None]
+            return np.where(t[:, None], product(d, w, s, c.half), s).reshape(c.x[0].shape)
+
+        def table(s):
+            return product(d.T, x, s, True, links_of(c.x[0])) if c.half else chain(d[t].T, x[t], s)
+        return [Chain(rows, c.x[0].shape), Chain(table, w.shape), None]
 
 
 OPS["linear_cross_entropy_with"] = LinearCrossEntropy
@@ -754,19 +792,6 @@ class Gather:
 
 
 # ---- j. dropout ----
-def philox(counter, key):
-    """Philox4x32-10 of counters (4, n) by a key of 64 bits."""
-    x = [np.asarray(w, dtype=np.uint64) for w in counter]
-    k = [key & 0xffffffff, key >> 32]
-    low = np.uint64(0xffffffff)
-    for _ in range(10):
-        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
-        x = [(b >> np.uint64(32)) ^ x[1] ^ np.uint64(k[0]), b & low,
-             (a >> np.uint64(32)) ^ x[3] ^ np.uint64(k[1]), a & low]
-        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
-    return x
-
-
 @op("dropout")
 class Dropout:
     def keep(c, shape):
@@ -1014,24 +1039,15 @@ class Groupnorm:
                 Sums(gain), Sums(bias)]
 
 
-# ---- rotary: its cosines and sines are asked of the library (a turn of (1, 0)) ----
+# ---- rotary ----
 @op("rotary")
 class Rotary:
     def table(c):
-        heads = c.a[0]
-        b, t, width = c.x[0].shape
-        d = width // heads
-        half = (c.a[3] or d) // 2
-        one = np.zeros((1, t, d), F)
-        one[:, :, :half] = 1
-        text = "net 0 1\ninput x f 3 1 %d %d\nop rotary 1 0 %s\nplan 7 1 0 1 0 2\nforward 1 %s\nend\n" % (
-            t, d, " ".join("%08x" % (word(a) if isinstance(a, F) else a & 0xffffffff) for a in (1,) + tuple(c.a[1:])),
-            hexes(one))
-        for line in K.curves.talk(text):
-            if line.startswith("value"):
-                y = unhex(line.split()[2]).reshape(t, d)
-                return y[:, :half], y[:, half:2 * half], half
-        raise RuntimeError("no angles")
+        heads, base, first, turned, scale, given = c.a[:6]
+        t, half = c.x[0].shape[1], (turned or c.x[0].shape[2] // heads) // 2
+        c_, s_ = curves.rotary_table(t, half, base if base != 0 else F(10000), first, c.a[6:] if given else None,
+                                     scale if scale != 0 else F(1))
+        return c_, s_, half
 
     def turn(c, x, sign):
         cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
@@ -1048,3 +1064,179 @@ class Rotary:
 
     def backward(c, g):
         return [Value(Rotary.turn(c, g, -1))]
+
+
+# ---- p. recurrent layers: p (x wx + bias), wh, bias or None, h0 or None, c0 or None ----
+def over_gates(a, wh, s):
+    """s (B,H) and chains of a wh' over the gates."""
+    return chain(a, wh.T, s)
+
+
+class Recurrent:
+    @staticmethod
+    def put(x, slope):
+        """da, and the product that dp gets"""
+        return x * slope, (x, slope)
+
+    @staticmethod
+    def gradients(c, das, products, hs, first):
+        """das of wh and products of p (lists by t of lists of gates), hs: h before each step."""
+        a = np.concatenate([np.concatenate(d, -1)[:, None] for d in das], 1)
+        x, y = (np.concatenate([np.concatenate([p[k] for p in q], -1)[:, None] for q in products], 1) for k in range(2))
+        h = flat(np.concatenate([v[:, None] for v in hs], 1))
+        out = [Product(x, y), Chain(lambda s: chain(h.T, flat(a), s), c.x[1].shape), Sums(flat(a))]
+        return out + [Value(v) for v in first]
+
+
+@op("gru")
+class Gru:
+    def forward(c):
+        p, wh, bias, h0 = c.x[:4]
+        b, t, g = p.shape
+        n = g // 3
+        h = np.zeros((b, n), F) if h0 is None else h0
+        c.aux, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
+        start = np.broadcast_to(np.zeros(g, F) if bias is None else bias, (b, g))
+        for i in range(t):
+            a, q = chain(h, wh, start), p[:, i]
+            r, z = sigmoid(q[:, :n] + a[:, :n]), sigmoid(q[:, n:2 * n] + a[:, n:2 * n])
+            m = tanh(fma(r, a[:, 2 * n:], q[:, 2 * n:]))
+            h = fma(z, h - m, m)
+            for k, v in zip("rzna", (r, z, m, a[:, 2 * n:])):
+                c.aux[k][:, i] = v
+            out[:, i] = h
+        return out
+
+    def backward(c, g):
+        p, wh, bias, h0 = c.x[:4]
+        b, t, n = g.shape
+        d = np.zeros((b, n), F)
+        das, products, hs = [], [], []
+        for i in range(t)[::-1]:
+            r, z, m, a = (c.aux[k][:, i] for k in "rzna")
+            h = c.y[:, i - 1] if i else np.zeros((b, n), F) if h0 is None else h0
+            u = g[:, i] + d
+            dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
+            dr, pr = Recurrent.put(dn * a, fma(-r, r, r))
+            dz, pz = Recurrent.put(u * (h - m), fma(-z, z, z))
+            das.insert(0, [dr, dz, dn * r])
+            products.insert(0, [pr, pz, pn])
+            hs.insert(0, h)
+            d = over_gates(np.concatenate(das[0], -1), wh, u * z)
+        return Recurrent.gradients(c, das, products, hs, [d])
+
+
+@op("lstm")
+class Lstm:
+    def forward(c):
+        p, wh, bias, h0, c0 = c.x[:5]
+        b, t, g = p.shape
+        n = g // 4
+        h, cell = (np.zeros((b, n), F) if v is None else v for v in (h0, c0))
+        c.aux, out = {k: np.zeros((b, t, n), F) for k in "ifgo"}, np.zeros((b, t, 2 * n), F)
+        for k in range(t):
+            a = chain(h, wh, p[:, k])
+            i, f, o = (sigmoid(a[:, j * n:(j + 1) * n]) for j in (0, 1, 3))
+            m = tanh(a[:, 2 * n:3 * n])
+            cell = fma(f, cell, i * m)
+            h = o * tanh(cell)
+            for name, v in zip("ifgo", (i, f, m, o)):
+                c.aux[name][:, k] = v
+            out[:, k] = np.concatenate([h, cell], -1)
+        return out
+
+    def backward(c, g):
+        p, wh, bias, h0, c0 = c.x[:5]
+        b, t, n = g.shape[0], g.shape[1], g.shape[2] // 2
+        d, e = np.zeros((b, n), F), np.zeros((b, n), F)
+        das, products, hs = [], [], []
+        zero = np.zeros((b, n), F)
+        for k in range(t)[::-1]:
+            i, f, m, o = (c.aux[name][:, k] for name in "ifgo")
+            h, cell = (c.y[:, k - 1, :n], c.y[:, k - 1, n:]) if k else (zero if h0 is None else h0,
+                                                                         zero if c0 is None else c0)
+            u, s = g[:, k, :n] + d, tanh(c.y[:, k, n:])
+            w = fma(u * o, fma(-s, s, F(1)), e) + g[:, k, n:]
+            gates = [Recurrent.put(w * m, fma(-i, i, i)), Recurrent.put(w * cell, fma(-f, f, f)),
+                     Recurrent.put(w * i, fma(-m, m, F(1))), Recurrent.put(u * s, fma(-o, o, o))]
+            das.insert(0, [q[0] for q in gates])
+            products.insert(0, [q[1] for q in gates])
+            hs.insert(0, h)
+            e, d = w * f, over_gates(np.concatenate(das[0], -1), wh, zero)
+        return Recurrent.gradients(c, das, products, hs, [d, e])
+
+
+# ---- q. batch norm, upsample ----
+@op("batchnorm")
+class Batchnorm:
+    """x, gain, bias, running mean, running variance; of one micro-batch"""
+
+    def forward(c):
+        x = c.x[0].reshape(1, -1, c.x[0].shape[-1])
+        n = F(x.shape[1])
+        first = x[:, :1]
+        m = first + place_sums(x - first)[:, None] / n
+        d = x - m
+        v = place_sums(rounded(d, d))[:, None] / n
+        r = F(1) / np.sqrt(v + F(1e-5))
+        h = d * r
+        c.aux = {"h": h, "r": r, "mean": m[0, 0], "variance": v[0, 0]}
+        gain, bias = c.x[1], c.x[2]
+        if gain is None:
+            return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
+        return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
+
+    def backward(c, g):
+        h, r, gain = c.aux["h"], c.aux["r"], c.x[1]
+        g = g.reshape(h.shape)
+        n, rows = F(h.shape[1]), F(c.x[0].shape[0])
+        s, t = place_sums(g), place_sums(rounded(g, h))
+        u = g if gain is None else rounded(g, gain)
+        each = np.ones(1, F) if gain is None else gain  # by d., of one channel
+        a, b = (row_dot(v[..., None], each[:, None])[:, None] / n for v in (s, t))
+        unbiased = n / (n - F(1)) if n > 1 else F(0)
+        dx = Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape))
+        return [dx, Sums(t), Sums(s), Sums(rounded(rows, c.aux["mean"])[None]),
+                Sums(rounded(rows, c.aux["variance"] * unbiased)[None])]
+
+
+@op("upsample")
+class Upsample:
+    def taps(size, to, how):
+        """For each result: [(place, weight)]"""
+        out = []
+        for i in range(to):
+            if how == 0:
+                out.append([(int(np.floor(F(i) * (F(size) / F(to)))), F(1))])
+                continue
+            if how == 1:
+                p = np.maximum(F(size) / F(to) * (F(i) + F(0.5)) - F(0.5), F(0))
+            else:
+                p = F(i) * (F(size - 1) / F(to - 1)) if to > 1 else F(0)
+            at = int(np.floor(p))
+            f = p - F(at)
+            out.append([(at, F(1) - f)] + ([(min(at + 1, size - 1), f)] if f != 0 else []))
+        return out
+
+    def all(c):
+        height, width, how = c.a
+        x = c.x[0]
+        for i, rows in enumerate(Upsample.taps(x.shape[1], height, how)):
+            for j, columns in enumerate(Upsample.taps(x.shape[2], width, how)):
+                yield i, j, [(p, q, a * b) for p, a in rows for q, b in columns]
+
+    def forward(c):
+        y = np.zeros(c.shape, F)
+        for i, j, taps in Upsample.all(c):
+            for p, q, w in taps:
+                y[:, i, j] = c.x[0][:, p, q] if c.a[2] == 0 else fma(c.x[0][:, p, q], w, y[:, i, j])
+        return y
+
+    def backward(c, g):
+        def go(s):
+            s = s.copy()
+            for i, j, taps in Upsample.all(c):
+                for p, q, w in taps:
+                    s[:, p, q] = fma(w, g[:, i, j], s[:, p, q])
+            return s
+        return [Chain(go, c.x[0].shape)]
