@@ -5,19 +5,23 @@
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
     python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
-    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, the same object, explained, survivors
+    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload     all of a line, by one test
+    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
 
 A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
 and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
-are compiled; of kernels, the widest instruction set of this machine. Where objects have the same bytes nothing changed,
-and nothing is run. Else the tests of the file's floor run in build/mutants/run, the shortest first, then those of
-tests/whole; the first that fails, crashes, or takes over 5 times its time kills it.
+are compiled, and of num its tests, which have them in themselves; of kernels, the widest instruction set of this
+machine. What it does not compile (AVX-512, AMX or NEON elsewhere, other systems) is not tried. Where objects have the
+same bytes nothing changed, and nothing is run. Else tests of the file's floor and of tests/whole run in
+build/mutants/run, those first that have killed much of the floor in little time, for --total seconds of their normal
+time; the first that fails, crashes, or takes over 5 times its time kills it.
 
 build/mutants/results.tsv keeps what came out, so that a run that was stopped goes on: the same floor and seed choose the
-same mutants. One that some tests have not seen (--most, --tests) is "open", a survivor until --again. What does not
+same mutants. One that some tests have not seen (--total, --tests) is "open", a survivor until --again. What does not
 compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose change nobody
-can see, or need not. Python's own library, make and a C compiler suffice; one run at a time.
+can see, or need not; and, with "open", those that ask for a test or a longer look, which --survivors and --again know
+without build/. Python's own library, make and a C compiler suffice; one run at a time.
 """
 import argparse
 import collections
@@ -313,7 +317,7 @@ class Builder:
         self.with_ld = self.words + ["-fuse-ld=" + n for n in ("lld", "gold") if shutil.which("ld." + n)][:1]
         self.copy = AT + "/tree/" + file[len("src/"):]
         os.makedirs(os.path.dirname(self.copy), exist_ok=True)
-        self.objects = self.wanted()
+        self.objects, self.own = self.wanted(), {}
 
     def wanted(self):
         """(source, options, object of rooms.a): what a change in the file changes."""
@@ -400,6 +404,12 @@ class Builder:
                 with open(out, "rb") as a, open(there, "rb") as b:
                     if a.read() != b.read():
                         made.append(out)
+            for test in tests_in("num") if made and re.match(r"src/num/.*\.h$", self.file) else []:
+                words = ["-O0" if w == "-O2" else w for w in self.words]    # it has num's functions in itself
+                self.own[test] = "%s/%s.o" % (AT, test)
+                if subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-Ibuild/api", "-Itests", "-DPLAN_CHECK_LINKED",
+                                           "-c", "-o", self.own[test], "tests/num/%s.c" % test]).returncode:
+                    return None
         finally:
             os.remove(self.copy)
         return made
@@ -407,7 +417,7 @@ class Builder:
     def link(self, test, objects):
         out = AT + "/run/program"
         extra = ["build/ref.o"] if test == "test_ops" else []
-        subprocess.run(self.with_ld + ["-o", out, "build/o/%s.o" % test] + objects + extra +
+        subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
                        ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
         return out
 
