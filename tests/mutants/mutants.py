@@ -5,7 +5,7 @@
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
     python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
-    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload     all of a line, by one test
+    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
 
@@ -712,7 +712,8 @@ def survivors():
     explained = read_explained()
     for r in read_results().values():
         if r.verdict in ("survived", "open") and key_of(r) not in explained:
-            print("%s %s\n- %s\n+ %s\n= open: (line %s, %s)\n" % (r.file, r.function, r.before, r.after, r.line, r.operator))
+            print("%s %s\n- %s\n+ %s\n= open: (line %s, %s)\n" %
+                  (r.file, r.function, r.before, r.after, r.line, r.operator))
     for key, why in read_explained(of_open=True).items():
         if key not in read_results():
             print("%s %s\n- %s\n+ %s\n= %s\n" % (*key, why))
