@@ -1378,6 +1378,104 @@ static void test_available(void)
 #endif
 }
 
+/* ---- kernels that give other bits are left out: the last of what they wrote, off by its last bit ---- */
+static const gckpti_kernels *right;
+
+static void off(float *x)
+{
+    *x = gckpti_float(gckpti_bits(*x) ^ 1);
+}
+
+static void off_product(const gckpti_product *t, const gckpti_rectangle *at, float *pack, int64_t room)
+{
+    right->product_piece(t, at, pack, room);
+    off(t->c + t->m * t->n - 1);
+}
+
+static void off_divide(float *x, float by, int64_t n)
+{
+    right->divide(x, by, n);
+    off(x + n - 1);
+}
+
+static void off_softmax(const gckpt_call *call, int64_t row)
+{
+    right->softmax_forward(call, row);
+    off(call->out + call->shape.d[1] - 1);
+}
+
+static void off_gelu(const gckpt_call *call, int kind)
+{
+    right->elementwise_forward(call, kind);
+    off(call->out + call->shape.d[1] - 1);
+}
+
+static float off_update(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update)
+{
+    float squares = right->update(p, more, at, n, update);
+    off(p->state[1] + n - 1);
+    return squares;
+}
+
+static void off_narrow(const float *x, uint16_t *y, int64_t n)
+{
+    right->mixed->narrow(x, y, n);
+    y[n - 1] ^= 1;
+}
+
+/* Links of a product from the last to the first: other sums. */
+static gckpti_factor turned(const gckpti_mixed_links *s)
+{
+    gckpti_factor x = *s->x;
+    x.bf16 += (s->t->k - 1) * x.step;
+    x.step = -x.step;
+    return x;
+}
+
+static void turned_a(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+{
+    gckpti_mixed_links other = *s;
+    const gckpti_factor x = turned(s);
+    other.x = &x;
+    right->mixed->pack_a(&other, d, row);
+}
+
+static void turned_b(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width)
+{
+    gckpti_mixed_links other = *s;
+    const gckpti_factor x = turned(s);
+    other.x = &x;
+    right->mixed->pack_b(&other, words, d, width);
+}
+
+static void test_wrong(void)
+{
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int what = 0; what < 7 && gckpt_isa_available((gckpt_isa)isa); what++) {
+            right = gckpti_kernels_for((gckpt_isa)isa);
+            gckpti_kernels k = *right;
+            gckpti_mixed_kernels mixed = *right->mixed;
+            k.mixed = &mixed;
+            CHECK(gckpti_kernels_agree(&k));
+            if (what == 0)
+                k.product_piece = off_product;
+            else if (what == 1)
+                k.divide = off_divide;
+            else if (what == 2)
+                k.softmax_forward = off_softmax;
+            else if (what == 3)
+                k.elementwise_forward = off_gelu;
+            else if (what == 4)
+                k.update = off_update;
+            else if (what == 5)
+                mixed.narrow = off_narrow;
+            else
+                mixed.pack_a = turned_a, mixed.pack_b = turned_b;
+            CHECK_MSG(!gckpti_kernels_agree(&k), "%s: kernel %d is wrong, and runs", gckpt_isa_name((gckpt_isa)isa),
+                      what);
+        }
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -1409,6 +1507,7 @@ int main(int argc, char **argv)
             only = argv[i];
     }
     test_available();
+    test_wrong();
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         long before = check_passed + check_failed;
         state = i + 1;

@@ -5,19 +5,23 @@
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
     python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
-    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, the same object, explained, survivors
+    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
+    python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
 
 A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
 and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
-are compiled; of kernels, the widest instruction set of this machine. Where objects have the same bytes nothing changed,
-and nothing is run. Else the tests of the file's floor run in build/mutants/run, the shortest first, then those of
-tests/whole; the first that fails, crashes, or takes over 5 times its time kills it.
+are compiled, and of num its tests, which have them in themselves; of kernels, the widest instruction set of this
+machine. What it does not compile (AVX-512, AMX or NEON elsewhere, other systems) is not tried. Where objects have the
+same bytes nothing changed, and nothing is run. Else tests of the file's floor and of tests/whole run in
+build/mutants/run, those first that have killed much of the floor in little time, for --total seconds of their normal
+time; the first that fails, crashes, or takes over 5 times its time kills it.
 
 build/mutants/results.tsv keeps what came out, so that a run that was stopped goes on: the same floor and seed choose the
-same mutants. One that some tests have not seen (--most, --tests) is "open", a survivor until --again. What does not
+same mutants. One that some tests have not seen (--total, --tests) is "open", a survivor until --again. What does not
 compile is not counted. tests/mutants/explained.txt lists survivors that somebody has read: those whose change nobody
-can see, or need not. Python's own library, make and a C compiler suffice; one run at a time.
+can see, or need not; and, with "open", those that ask for a test or a longer look, which --survivors and --again know
+without build/. Python's own library, make and a C compiler suffice; one run at a time.
 """
 import argparse
 import collections
@@ -27,6 +31,7 @@ import random
 import re
 import resource
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +47,6 @@ WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "pla
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
 FOLDERS = {"kernels": ["cpu"], "base": ["graph", "store"]}
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
-FIRST = ["hash", "core", "golden"]
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
@@ -299,21 +303,26 @@ def is_here(flag):
         return False
 
 
+def of_kernels():
+    isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
+    return "src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa
+
+
 class Builder:
     """Objects and programs of one file of src/, in build/mutants."""
 
     def __init__(self, file):
         self.file = file
         self.words = compiler()
+        self.with_ld = self.words + ["-fuse-ld=" + n for n in ("lld", "gold") if shutil.which("ld." + n)][:1]
         self.copy = AT + "/tree/" + file[len("src/"):]
         os.makedirs(os.path.dirname(self.copy), exist_ok=True)
-        self.objects = self.wanted()
+        self.objects, self.own = self.wanted(), {}
 
     def wanted(self):
         """(source, options, object of rooms.a): what a change in the file changes."""
         if self.file.startswith("src/kernels/"):
-            isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
-            return [("src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa)]
+            return [of_kernels()]
         if self.file.endswith(".c"):
             return [(self.copy, [], "build/" + self.file[:-1] + "o")]
         return None         # a header: see objects_of
@@ -323,6 +332,7 @@ class Builder:
         if self.objects:
             return self.objects
         names = {mutant.function.split()[0]}
+        names |= {"gckpti_" + n for n in names}     # num: V(name) of one lane
         bodies = []
         for folder, _, files in os.walk("src"):
             for name in sorted(files):
@@ -335,7 +345,7 @@ class Builder:
             grown = False
             for name, said in bodies:
                 if name not in names and said & names:
-                    names.add(name)
+                    names |= {name, "gckpti_" + name}
                     grown = True
         found = []
         word = re.compile(r"\b(?:%s)\b" % "|".join(sorted(names)))
@@ -346,10 +356,35 @@ class Builder:
                 with open(file, encoding="utf-8") as f:
                     if word.search(f.read()):
                         found.append((file, [], "build/" + file[:-1] + "o"))
-        isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
         if any(word.search(open(f, encoding="utf-8").read()) for f in floors()["kernels"]):
-            found.append(("src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa))
+            found.insert(0, of_kernels())       # most of what does not compile fails there
         return found
+
+    def readers(self):
+        """Of a header: a file that includes it, and the kernels."""
+        found = []
+        for files in floors().values():
+            for file in files:
+                depends = "build/" + file[:-1] + "o.d"
+                if os.path.exists(depends) and " %s " % self.file in open(depends, encoding="utf-8").read():
+                    return [(file, [], ""), of_kernels()]
+        return found + [of_kernels()]
+
+    def regions(self, text):
+        """[(where it begins, is it compiled here)] of the parts of a file that #if and its like make."""
+        marks = [m.end() for m in re.finditer(r"^ *# *(?:if|el|end)(?:[^\n]*\\\n)*[^\n]*\n", text, re.M)]
+        parts = [text[a:b] for a, b in zip([0] + marks, marks + [len(text)])]
+        with open(self.copy, "w", encoding="utf-8") as f:
+            f.write("".join("%s\nGCKPTI_REGION_%d\n" % (part, n) for n, part in enumerate(parts[:-1], 1)) + parts[-1])
+        seen = {"0"}
+        try:
+            for source, options, _ in self.objects or self.readers():
+                said = subprocess.run(self.words + ["-I%s/tree" % AT, "-Isrc", "-E", "-P"] + options + [source],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+                seen |= set(re.findall(r"GCKPTI_REGION_(\d+)", said.decode("utf-8", "replace")))
+        finally:
+            os.remove(self.copy)
+        return [(mark, str(n) in seen) for n, mark in enumerate([0] + marks)]
 
     def build(self, mutant, text):
         """Objects that differ from those of rooms.a; None where it does not compile."""
@@ -369,6 +404,12 @@ class Builder:
                 with open(out, "rb") as a, open(there, "rb") as b:
                     if a.read() != b.read():
                         made.append(out)
+            for test in tests_in("num") if made and re.match(r"src/num/.*\.h$", self.file) else []:
+                words = ["-O0" if w == "-O2" else w for w in self.words]    # it has num's functions in itself
+                self.own[test] = "%s/%s.o" % (AT, test)
+                if subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-Ibuild/api", "-Itests", "-DPLAN_CHECK_LINKED",
+                                           "-c", "-o", self.own[test], "tests/num/%s.c" % test]).returncode:
+                    return None
         finally:
             os.remove(self.copy)
         return made
@@ -376,7 +417,7 @@ class Builder:
     def link(self, test, objects):
         out = AT + "/run/program"
         extra = ["build/ref.o"] if test == "test_ops" else []
-        subprocess.run(self.words + ["-o", out, "build/o/%s.o" % test] + objects + extra +
+        subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
                        ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
         return out
 
@@ -397,9 +438,10 @@ def prepare_folder():
         os.symlink(os.path.join(ROOT, "build/api"), at + "/build/api")
 
 
-def run(seconds=None):
+def run(seconds=None, most=600):
     """Runs AT/run/program: (why it is dead or None, seconds of the processor). `seconds`: what it normally takes."""
-    most = max(LEAST, int(TIMES * seconds + 1)) if seconds is not None else 600
+    if seconds is not None:
+        most = max(LEAST, int(TIMES * seconds + 1))
 
     def limits():
         resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
@@ -439,9 +481,10 @@ def run(seconds=None):
 
 
 class Times:
-    """What each test takes, by itself and by rooms.a as it is; it must pass."""
+    """What each test takes, by itself and by rooms.a as it is; it must pass. Minus n: more than n seconds."""
 
-    def __init__(self):
+    def __init__(self, most):
+        self.most = most
         self.path = AT + "/times.tsv"
         self.known = {}
         if os.path.exists(self.path):
@@ -452,9 +495,12 @@ class Times:
 
     def of(self, test):
         stamp = str(max(os.path.getmtime(p) for p in ("build/o/%s.o" % test, "build/rooms.a", "build/plan_check.o")))
-        if self.known.get(test, (0, ""))[1] != stamp:
+        seconds, known = self.known.get(test, (0, ""))
+        if known != stamp or -self.most < seconds < 0:
             Builder("src/base/text.c").link(test, [])
-            why, taken, said = run()
+            why, taken, said = run(most=int(min(self.most, 600)) + 1)
+            if why in ("too slow", "hangs") and self.most < 600:
+                why, taken = None, -self.most
             if why or FAILED.search(said):
                 sys.stderr.buffer.write(said[-4000:])
                 sys.exit("%s: %s before anything was changed" % (test, why or "prints a failure"))
@@ -462,33 +508,31 @@ class Times:
             with open(self.path, "a", encoding="utf-8") as f:
                 f.write("%s\t%.3f\t%s\n" % (test, taken, stamp))
             print("%s: %.1f s" % (test, taken), file=sys.stderr)
-        return self.known[test][0]
+        return self.known[test][0] if self.known[test][0] >= 0 else 1e9
 
 
 def tests_in(folder):
     return sorted(n[:-2] for n in os.listdir("tests/" + folder) if re.fullmatch(r"test_\w+\.c", n))
 
 
-def stages(file, rest):
-    """Lists of tests, in the order they are run."""
+def tests_for(file, rest):
+    """(the tests of its floor, the others that it is to pass)"""
     floor = file.split("/")[1]
     folders = FOLDERS.get(floor, [floor])
     if re.search(OF_RANKS, file):
         folders = ["ranks"] + folders
     first = [t for folder in folders for t in tests_in(folder)]
     whole = tests_in("whole")
-    early = ["test_" + n for n in FIRST]
-    out = [first, early, [t for t in whole if t not in early]]
+    others = tests_in("whole")
     if rest:
-        taken = set(first + whole)
-        out.append([t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d != "cuda"
-                    for t in tests_in(d) if t not in taken])
-    return out
+        others += [t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d not in ("cuda", "whole")
+                   for t in tests_in(d) if t not in first]
+    return first, others
 
 
 # ---- what is known ----
-def read_explained():
-    """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`."""
+def read_explained(of_open=False):
+    """{key: reason} of explained.txt: `FILE FUNCTION`, `- line`, `+ line`, `= why`; or of those that are open there."""
     known, place, before, after = {}, None, None, None
     if not os.path.exists(EXPLAINED):
         return known
@@ -501,7 +545,7 @@ def read_explained():
                 before = line[2:]
             elif line.startswith("+ "):
                 after = line[2:]
-            elif line.startswith("= "):
+            elif line.startswith("= ") and line.startswith("= open") == of_open:
                 known[place + (before, after)] = line[2:]
     return known
 
@@ -564,10 +608,10 @@ def drawn(files, seed):
 
 
 class Campaign:
-    def __init__(self, rest, most, only, until):
-        self.rest, self.most, self.only, self.until = rest, most, only, until
-        self.times, self.results, self.explained = Times(), read_results(), read_explained()
-        self.made = set()
+    def __init__(self, rest, total, only, until):
+        self.rest, self.total, self.only, self.until = rest, total, only, until
+        self.times, self.results, self.explained = Times(total), read_results(), read_explained()
+        self.made, self.regions = set(), {}
 
     def judge(self, mutant, text):
         """(verdict, test)"""
@@ -580,21 +624,35 @@ class Campaign:
             return "no build", ""
         if not objects:
             return "same object", ""
-        left_out = False
-        for tests in [self.only] if self.only else stages(mutant.file, self.rest):
-            missing = [t for t in tests if t not in self.made]
-            if missing:
-                make(*["build/o/%s.o" % t for t in missing])
-                self.made.update(missing)
-            for test in sorted(tests, key=self.times.of):
-                if self.times.of(test) > self.most:
-                    left_out = True
-                    break
-                builder.link(test, objects)
-                why, _, _ = run(self.times.of(test))
-                if why:
-                    return "killed", "%s %s" % (test, why)
+        left_out, spent = False, 0
+        for test in self.in_order(mutant.file):
+            if spent + self.times.of(test) > self.total:
+                left_out = True
+                continue
+            spent += self.times.of(test)
+            builder.link(test, objects)
+            why, _, _ = run(self.times.of(test))
+            if why:
+                return "killed", "%s %s" % (test, why)
         return "open" if left_out or self.only else "survived", ""
+
+    def in_order(self, file):
+        """The tests that a mutant of this file meets: what kills much in little time first, the floor's own before."""
+        first, others = (self.only, []) if self.only else tests_for(file, self.rest)
+        missing = [t for t in first + others if t not in self.made]
+        if missing:
+            make(*["build/o/%s.o" % t for t in missing])
+            self.made.update(missing)
+        floor = file.split("/")[1]
+        kills = collections.Counter(r.test.split()[0] for r in self.results.values()
+                                    if r.verdict == "killed" and r.file.split("/")[1] == floor)
+        return sorted(first + others, key=lambda t: (0.3 + self.times.of(t)) / ((3 if t in first else 1) + kills[t]))
+
+    def is_compiled(self, mutant, text):
+        """Whether this machine compiles the part of the file that it is in: no other instruction set's, say."""
+        if mutant.file not in self.regions:
+            self.regions[mutant.file] = Builder(mutant.file).regions(text)
+        return [here for at, here in self.regions[mutant.file] if at <= mutant.start][-1]
 
     def one(self, mutant, text):
         """The verdict, and whether it counts as tried."""
@@ -619,18 +677,19 @@ class Campaign:
         for mutant, text in drawn(files, seed):
             if tried >= count or time.monotonic() > self.until:
                 break
-            tried += self.one(mutant, text)
+            if self.is_compiled(mutant, text):
+                tried += self.one(mutant, text)
         return tried
 
     def again(self, files):
         """Survivors that nobody explained, once more."""
-        for file in files:
+        wanted = {k for k, r in self.results.items() if r.verdict in ("survived", "open") and k not in self.explained}
+        wanted |= {k for k in read_explained(of_open=True) if k not in self.results}
+        for file in [f for f in files if any(k[0] == f for k in wanted)]:
             by_operator, text = mutants_of(file)
             for mutant in [m for places in by_operator.values() for m in places]:
-                known = self.results.get(key_of(mutant))
-                if known and known.verdict in ("survived", "open") and key_of(mutant) not in self.explained and \
-                        time.monotonic() < self.until:
-                    del self.results[key_of(mutant)]
+                if key_of(mutant) in wanted and time.monotonic() < self.until:
+                    self.results.pop(key_of(mutant), None)
                     self.one(mutant, text)
 
 
@@ -641,7 +700,7 @@ def table():
         verdict = "explained" if r.verdict in ("survived", "open") and key_of(r) in explained else r.verdict
         for floor in (r.file.split("/")[1], "all"):
             by_floor[floor][verdict] += 1
-    print("| floor | tried | killed | explained | survivors | same object |\n|---|--:|--:|--:|--:|--:|")
+    print("| floor | tried | killed | explained | open | same object |\n|---|--:|--:|--:|--:|--:|")
     for floor in list(floors()) + ["all"]:
         c = by_floor[floor]
         print("| %s | %d | %d | %d | %d | %d |" % (floor, c["killed"] + c["explained"] + c["survived"] + c["open"],
@@ -653,7 +712,11 @@ def survivors():
     explained = read_explained()
     for r in read_results().values():
         if r.verdict in ("survived", "open") and key_of(r) not in explained:
-            print("%s %s\n- %s\n+ %s\n= (line %s, %s)\n" % (r.file, r.function, r.before, r.after, r.line, r.operator))
+            print("%s %s\n- %s\n+ %s\n= open: (line %s, %s)\n" %
+                  (r.file, r.function, r.before, r.after, r.line, r.operator))
+    for key, why in read_explained(of_open=True).items():
+        if key not in read_results():
+            print("%s %s\n- %s\n+ %s\n= %s\n" % (*key, why))
 
 
 def main():
@@ -661,10 +724,11 @@ def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("--floor", help="a folder of src/")
     ask.add_argument("--file", help="a file of src/")
+    ask.add_argument("--line", type=int, help="all mutants of that line of --file")
     ask.add_argument("--count", type=int, default=20, help="mutants to try")
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
-    ask.add_argument("--most", type=float, default=1e6, help="leave out tests that take more seconds: a first look")
+    ask.add_argument("--total", type=float, help="seconds of tests that a mutant meets; 20, all with --rest or --tests")
     ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_core")
     ask.add_argument("--again", action="store_true", help="survivors once more")
     ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
@@ -674,15 +738,19 @@ def main():
     if options.table or options.survivors:
         (table if options.table else survivors)()
         return
-    os.makedirs(AT + "/tree", exist_ok=True)
+    os.environ["OMP_WAIT_POLICY"] = "passive"       # as the Makefile
+    os.makedirs(AT, exist_ok=True)
     lock = open(AT + "/lock", "w", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         sys.exit("another run is at work in " + AT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    shutil.rmtree(AT + "/tree", ignore_errors=True)     # a mutant left there would be in all that follow
     make("build/rooms.a", "build/plan_check.o", "build/ref.o")
     prepare_folder()
-    campaign = Campaign(options.rest, options.most, options.tests, time.monotonic() + 60 * options.minutes)
+    total = options.total or (1e6 if options.rest or options.tests else 20)
+    campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes)
     all_files = floors()
     if options.floor and options.floor not in all_files:
         sys.exit("no floor " + options.floor)
@@ -690,6 +758,10 @@ def main():
         [f for files in all_files.values() for f in files]
     if options.again:
         campaign.again(chosen)
+    elif options.line:
+        by_operator, text = mutants_of(options.file)
+        for mutant in [m for places in by_operator.values() for m in places if m.line == options.line]:
+            campaign.one(mutant, text)
     elif options.file or options.floor:
         campaign.files(chosen, options.count, options.seed)
     else:
