@@ -6,8 +6,8 @@
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
 #
-# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with one object of the implementation, and says on top
-# what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
+# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with the files of src/ that it uses, and says on top what
+# it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
 # tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
 # is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
@@ -32,7 +32,8 @@ memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know what eac
     echo "fuzz.sh: FUZZ_SAN=$san is neither address nor memory"
     exit 2 ;;
 esac
-options="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $kernels -I. -Itests -Iexamples"
+compiled="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $kernels"
+options="$compiled -Ibuild/api -I. -Itests -Iexamples"
 mkdir -p $B
 
 printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
@@ -44,12 +45,11 @@ printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
 }
 
 # What it compares is not traced, as it is in the targets: it would be traced in sums and products, too.
-object=$B/$san.o
-[ $object -nt gradckpt.h ] || {
-    echo "fuzz.sh: compiles gradckpt.h for $san"
-    "$CLANG" $options -fsanitize-coverage=inline-8bit-counters,pc-table -fsanitize=$sanitizers -c tests/compile/implementation.c -o $object.tmp &&
-        mv $object.tmp $object || exit 1
-}
+# Of the files of src/, each by itself: a target is linked with those that it uses.
+rooms=$B/$san/rooms.a
+MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
+    CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
+    $rooms build/api/gradckpt.h || exit 1
 
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
 # What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
@@ -67,7 +67,7 @@ for name; do
     log=$B/$name.log
     target=$B/fuzz_$name.$san
     echo "fuzz.sh: $name"
-    "$CLANG" $options -fsanitize=fuzzer,$sanitizers -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" $object \
+    "$CLANG" $options -fsanitize=fuzzer,$sanitizers -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" $rooms \
         -lm -lpthread -o "$target" || exit 1
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
