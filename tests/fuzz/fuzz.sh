@@ -15,8 +15,8 @@
 # is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
 # beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
 #
-# The table at the end: executions, executions a second, edges covered (cov), features (ft), the execution that cov and
-# ft last grew at, inputs of the corpus, findings. The exit status is 1 where there is one, 77 where libFuzzer is missing.
+# The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
+# covered (cov), features (ft), the execution of this run that these last grew at, inputs of the corpus, findings. The exit status is 1 where there is one, 77 where libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
@@ -103,7 +103,10 @@ for name; do
         }
         new=$(find "$at.found" -type f -newer "$at.began")
         [ -z "$new" ] || echo "    its input: $new"
-        rows="$rows$(awk -v name="$name" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
+        runs=$(awk '/^stat::number_of_executed_units/ { print $2 }' "$log")
+        all=$(($(cat "$at.$san.runs" 2> /dev/null || echo 0) + ${runs:-0}))
+        echo "$all" > "$at.$san.runs"
+        rows="$rows$(awk -v name="$name" -v all="$all" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
             /^#[0-9]/ {
                 for (i = 2; i < NF; i++)
                     if ($i == "cov:" && $(i + 1) > cov) { cov = $(i + 1); covered = substr($1, 2) }
@@ -111,11 +114,11 @@ for name; do
             }
             /^stat::number_of_executed_units/ { runs = $2 }
             /^stat::average_exec_per_sec/ { rate = $2 }
-            END { printf "%-12s %11d %8d %6d %10d %7d %10d %7d %8d", name, runs, rate, cov, covered, ft, grown, inputs, found }' "$log")
+            END { printf "%-12s %11d %11d %8d %6d %10d %7d %10d %7d %8d", name, runs, all, rate, cov, covered, ft, grown, inputs, found }' "$log")
 "
     fi
 done
-[ -z "$rows" ] || printf '\n%-12s %11s %8s %6s %10s %7s %10s %7s %8s\n%s' \
-    target executions a\ second cov grew\ at ft grew\ at corpus findings "$rows"
+[ -z "$rows" ] || printf '\n%-12s %11s %11s %8s %6s %10s %7s %10s %7s %8s\n%s' \
+    target executions in\ all a\ second cov grew\ at ft grew\ at corpus findings "$rows"
 echo "fuzz: $findings findings"
 [ "$findings" -eq 0 ]
