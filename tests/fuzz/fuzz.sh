@@ -71,10 +71,11 @@ findings=0
 for name; do
     at=$B/$name
     log=$B/$name.log
-    target=$B/fuzz_$name.$san
+    target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
-    "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" $rooms \
-        -lm -lpthread -o "$target" || exit 1
+    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] ||
+        "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
+            $rooms -lm -lpthread -o "$target" || exit 1
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
     touch "$at.began"
