@@ -5,18 +5,19 @@
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
-#     FUZZ_TRACE=1 sh ...                         what targets compare is traced: libFuzzer puts it into inputs, at a third
-#                                                 of the executions; without it, dictionaries and mutators know the words
+#     FUZZ_TRACE=1 sh ...                         what targets compare is traced, and put into inputs, at a third of the
+#                                                 executions; without it dictionaries and mutators know the words
 #
-# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with the files of src/ that it uses, and says on top what
-# it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
+# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with those files of src/ that it uses, and says on top
+# what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
 # tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
 # is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
 # beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
 #
 # The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
-# covered (cov), features (ft), the execution of this run that these last grew at, inputs of the corpus, findings. The exit status is 1 where there is one, 77 where libFuzzer is missing.
+# covered (cov), features (ft), the execution of this run that these last grew at, inputs of the corpus, findings. The
+# exit status is 1 where there is one, 77 where libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
@@ -87,8 +88,8 @@ for name; do
     past=$(ls -d "tests/fuzz/found/$name"/* 2> /dev/null)
     dict=
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
-    set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 -reload=0 \
-        -print_final_stats=1 $dict $FUZZ_OPTIONS
+    set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
+        -reload=0 -print_final_stats=1 $dict $FUZZ_OPTIONS
     for input in $past; do
         "$@" "$input" > "$log" 2>&1 || {
             tail -n 40 "$log"
@@ -115,7 +116,10 @@ for name; do
             }
             /^stat::number_of_executed_units/ { runs = $2 }
             /^stat::average_exec_per_sec/ { rate = $2 }
-            END { printf "%-12s %11d %11d %8d %6d %10d %7d %10d %7d %8d", name, runs, all, rate, cov, covered, ft, grown, inputs, found }' "$log")
+            END {
+                printf "%-12s %11d %11d %8d %6d %10d", name, runs, all, rate, cov, covered
+                printf " %7d %10d %7d %8d", ft, grown, inputs, found
+            }' "$log")
 "
     fi
 done
