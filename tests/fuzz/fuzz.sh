@@ -5,22 +5,25 @@
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
+#     FUZZ_TRACE=1 sh ...                         what targets compare is traced, and put into inputs, at a third of the
+#                                                 executions; without it dictionaries and mutators know the words
 #
-# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with one object of the implementation, and says on top
+# A target includes gradckpt.h (GRADCKPT_IMPLEMENTED), is linked with those files of src/ that it uses, and says on top
 # what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
 # tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
 # is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
 # beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
 #
-# The table at the end: executions, executions a second, edges covered (cov), features (ft), inputs of the corpus,
-# findings. The exit status is 1 where there is one, 77 where libFuzzer is missing.
+# The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
+# covered (cov), features (ft), the execution of this run that these last grew at, inputs of the corpus, findings. The
+# exit status is 1 where there is one, 77 where libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
 case $seconds in
 '' | *[!0-9]*)
-    sed -n 's/^# \{0,1\}//; 2,9p' "$0"
+    sed -n 's/^# \{0,1\}//; 2,11p' "$0"
     exit 2 ;;
 esac
 shift
@@ -32,7 +35,10 @@ memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know what eac
     echo "fuzz.sh: FUZZ_SAN=$san is neither address nor memory"
     exit 2 ;;
 esac
-options="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $kernels -I. -Itests -Iexamples"
+compiled="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all $kernels"
+options="$compiled -Ibuild/api -I. -Itests -Iexamples"
+untraced=-fno-sanitize-coverage=trace-cmp
+[ -z "${FUZZ_TRACE:-}" ] || untraced=
 mkdir -p $B
 
 printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
@@ -43,17 +49,18 @@ printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
     exit 77
 }
 
-# What it compares is not traced, as it is in the targets: it would be traced in sums and products, too.
-object=$B/$san.o
-[ $object -nt gradckpt.h ] || {
-    echo "fuzz.sh: compiles gradckpt.h for $san"
-    "$CLANG" $options -fsanitize-coverage=inline-8bit-counters,pc-table -fsanitize=$sanitizers -c tests/compile/implementation.c -o $object.tmp &&
-        mv $object.tmp $object || exit 1
-}
+# Each file of src/ by itself: a target is linked with those that it uses. What these compare is never traced, sums and
+# products would be, too.
+rooms=$B/$san/rooms.a
+MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
+    CFLAGS="$compiled -fsanitize=$sanitizers -fsanitize-coverage=inline-8bit-counters,pc-table" \
+    $rooms build/api/gradckpt.h || exit 1
 
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_\(.*\)\.c,\1,')
 # What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
-export ASAN_OPTIONS="allocator_may_return_null=1:${ASAN_OPTIONS:-}"
+# Blocks that were freed are soon used again, and who asked for them is not kept: that saves time and memory. A finding
+# that wants more: ASAN_OPTIONS=malloc_context_size=30.
+export ASAN_OPTIONS="allocator_may_return_null=1:malloc_context_size=1:quarantine_size_mb=16:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 # FUZZ_DIR: where a target has its files, in memory if it can be
 FUZZ_DIR=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d) || exit 1
@@ -65,10 +72,11 @@ findings=0
 for name; do
     at=$B/$name
     log=$B/$name.log
-    target=$B/fuzz_$name.$san
+    target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
-    "$CLANG" $options -fsanitize=fuzzer,$sanitizers -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" $object \
-        -lm -lpthread -o "$target" || exit 1
+    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] ||
+        "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
+            $rooms -lm -lpthread -o "$target" || exit 1
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
     touch "$at.began"
@@ -81,7 +89,7 @@ for name; do
     dict=
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
     set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
-        -print_final_stats=1 $dict $FUZZ_OPTIONS
+        -reload=0 -print_final_stats=1 $dict $FUZZ_OPTIONS
     for input in $past; do
         "$@" "$input" > "$log" 2>&1 || {
             tail -n 40 "$log"
@@ -97,14 +105,25 @@ for name; do
         }
         new=$(find "$at.found" -type f -newer "$at.began")
         [ -z "$new" ] || echo "    its input: $new"
-        rows="$rows$(awk -v name="$name" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
-            /^#[0-9]/ { for (i = 2; i < NF; i++) if ($i == "cov:") cov = $(i + 1); else if ($i == "ft:") ft = $(i + 1) }
+        runs=$(awk '/^stat::number_of_executed_units/ { print $2 }' "$log")
+        all=$(($(cat "$at.$san.runs" 2> /dev/null || echo 0) + ${runs:-0}))
+        echo "$all" > "$at.$san.runs"
+        rows="$rows$(awk -v name="$name" -v all="$all" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
+            /^#[0-9]/ {
+                for (i = 2; i < NF; i++)
+                    if ($i == "cov:" && $(i + 1) > cov) { cov = $(i + 1); covered = substr($1, 2) }
+                    else if ($i == "ft:" && $(i + 1) > ft) { ft = $(i + 1); grown = substr($1, 2) }
+            }
             /^stat::number_of_executed_units/ { runs = $2 }
             /^stat::average_exec_per_sec/ { rate = $2 }
-            END { printf "%-16s %12d %8d %8d %8d %8d %9d", name, runs, rate, cov, ft, inputs, found }' "$log")
+            END {
+                printf "%-12s %11d %11d %8d %6d %10d", name, runs, all, rate, cov, covered
+                printf " %7d %10d %7d %8d", ft, grown, inputs, found
+            }' "$log")
 "
     fi
 done
-[ -z "$rows" ] || printf '\n%-16s %12s %8s %8s %8s %8s %9s\n%s' target executions a\ second cov ft corpus findings "$rows"
+[ -z "$rows" ] || printf '\n%-12s %11s %11s %8s %6s %10s %7s %10s %7s %8s\n%s' \
+    target executions in\ all a\ second cov grew\ at ft grew\ at corpus findings "$rows"
 echo "fuzz: $findings findings"
 [ "$findings" -eq 0 ]

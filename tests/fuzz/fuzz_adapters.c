@@ -2,11 +2,12 @@
  * head of adapter_model.safetensors.
  *
  * Inputs: these two texts with the byte 0x1e between them, for a Llama-like model; with a third part
- * behind, whatever it is, for a GPT-2. Values are made here. Tried: adapters_load; what is loaded is
- * saved and loaded again. What must hold: a refusal has an error text; what was saved is the same. */
+ * behind, whatever it is, for a GPT-2. Values are made here. Tried: adapters_load; of one input in four
+ * what is loaded is saved and loaded again. What must hold: a refusal has an error text; what was saved is the same. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "adapters.h"
+#include "chosen.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 16 };
@@ -55,6 +56,7 @@ static uint64_t loaded(const model_any *model, const char *name, const char *to)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
+    const int saves = chosen_of(bytes, size) % 4 == 0;
     char *head = (char *)malloc(p.size[1] + 1);
     if (models[0].config.layers == 0) {
         must(model_read_config(&models[0], "tests/golden/llama/gqa") == 0);
@@ -68,8 +70,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     reader_write("adapter_config.json", p.at[0], p.size[0]);
     put_weights(head, p.size[1]);
     free(head);
-    const uint64_t first = loaded(model, ".", "saved");
-    if (first != 0) {
+    const uint64_t first = loaded(model, ".", saves ? "saved" : NULL);
+    if (first != 0 && saves) {
         must(loaded(model, "saved", NULL) == first);
         reader_remove("saved/adapter_config.json");
         reader_remove("saved/adapter_model.safetensors");

@@ -6,7 +6,8 @@
  * the byte 0x1e between them; all with the tokenizer of SmolLM2. Tried: chat_open, chat_turns,
  * chat_encode of each chat, dataset_open_as and dataset_open_pairs of all of them. What must hold: a
  * refusal has an error text and leaves the tokens as they were; what is rendered is, to the byte, what
- * its tokens decode to; answers alone are learned; rows are whole, whatever their length. */
+ * its tokens decode to; answers alone are learned; rows are whole, whatever their length. One input in
+ * eight tries all ways to encode and to open, the others one of each. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -35,7 +36,7 @@ static int put(void *user, chat_part part, const char *text, size_t n)
 
 /* The chats of lines of JSON, as far as they are what the dataset's reader takes, and turns of any
  * roles from any strings there are. */
-static void try_turns(chat *c, const char *lines, size_t size)
+static void try_turns(chat *c, const char *lines, size_t size, uint64_t chosen)
 {
     chat_turn turns[TURNS];
     size_t count = 0;
@@ -49,6 +50,8 @@ static void try_turns(chat *c, const char *lines, size_t size)
         i += n + 1;
     }
     for (int flags = 0; flags < 4; flags++) {
+        if (chosen % 8 > 0 && chosen / 8 % 4 != (uint64_t)flags)
+            continue;
         bpe_tokens t = { NULL, 0, 0, "" };
         chat_marks marks = { NULL, 0 };
         rendered r = { NULL, 0 };
@@ -103,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
         c.format.turns[CHAT_ASSISTANT][0] != NULL) {
-        try_turns(&c, p.size[3] > 0 ? p.at[3] : "", p.size[3]);
+        try_turns(&c, p.size[3] > 0 ? p.at[3] : "", p.size[3], chosen_of(bytes, size));
         must(chat_end(&c, &tokenizer) < tokenizer.count);
     }
     if (p.size[3] > 0)

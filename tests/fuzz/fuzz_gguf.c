@@ -2,20 +2,24 @@
  *
  * What must hold: a refusal has an error text; values that keys and tensors are said to have are there;
  * texts of keys that were accepted are never what the tokenizer made of them is refused for; tokens
- * are of the vocabulary. Numbers of the head (lengths, counts, types, places) are changed as such. */
+ * are of the vocabulary. What cannot be opened gets one of the readers of models, adapters and
+ * tokenizers, what can be two of them, one input in eight all. Numbers of the head (lengths, counts, types, places) are changed as such. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "adapters.h"
 #include "gguf_tokenizer.h"
+#include "chosen.h"
 #include "reader.h"
 
 static const char *path; /* where the bytes lie */
 static model_any golden;
 
-static void try_keys(void)
+/* Whether it can be opened. */
+static int try_keys(void)
 {
     gguf g;
-    if (gguf_open(&g, path) == 0) {
+    const int opened = gguf_open(&g, path) == 0;
+    if (opened) {
         uint64_t sum = 0; /* so that all are read */
         for (size_t i = 0; i < g.key_count; i++) {
             gguf_items all = gguf_array(&g, g.keys[i].name, g.keys[i].of);
@@ -39,6 +43,7 @@ static void try_keys(void)
         must(g.error[0] != 0);
     }
     gguf_close(&g);
+    return opened;
 }
 
 static void try_model(int as_file)
@@ -92,10 +97,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         path = at;
     }
     reader_write_to(path, bytes, size);
-    try_keys();
-    try_model((int)(size & 1));
-    try_adapter();
-    try_tokenizer();
+    const uint64_t chosen = chosen_of(bytes, size);
+    const int tries = chosen % 8 == 0 ? 3 : try_keys() ? 2 : 1;
+    for (int i = 0; i < tries; i++)
+        switch ((chosen / 8 + (uint64_t)i) % 3) {
+        case 0: try_model((int)(size & 1)); break;
+        case 1: try_adapter(); break;
+        default: try_tokenizer();
+        }
     reader_remove("x.gguf");
     return 0;
 }

@@ -4,10 +4,11 @@
  * and its bytes. Tried: images_read_u8 of a folder with these, then what a training does with them:
  * rows cut and mirrored by chance, and images_read. What must hold: a refusal has an error text; what
  * is read has rows, labels below its classes and finite values; memory is taken only for pixels that
- * are there. */
+ * are there. Files and folders of an input stay for the next one, which removes those that it has not. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "images.h"
+#include "chosen.h"
 #include "reader.h"
 
 static const char *const names[] = { "data_batch_1.bin",
@@ -46,7 +47,7 @@ static void try_rows(const images_set *s)
     free(row);
 }
 
-static void try_set(const char *folder)
+static void try_set(const char *folder, int as_floats)
 {
     images_set s;
     if (images_read_u8(&s, folder) != 0) {
@@ -60,43 +61,71 @@ static void try_set(const char *folder)
         must(s.label[i] >= 0 && s.label[i] < s.classes);
     try_rows(&s);
     images_free(&s);
+    if (!as_floats)
+        return;
     must(images_read(&s, folder) == 0 && s.pixels != NULL && s.bytes == NULL);
     for (int64_t i = 0; i < s.rows * images_size(&s); i++)
         must(s.pixels[i] - s.pixels[i] == 0);
     images_free(&s);
 }
 
-/* The folder that a name is in, made; or, made 0, removed. */
-static void in_folders(const char *name, int made)
+static int there[NAMES], made[FOLDERS]; /* files and folders there are */
+
+static int is_within(const char *name, const char *folder)
 {
-    for (int i = made ? 0 : FOLDERS - 1; i >= 0 && i < FOLDERS; i += made ? 1 : -1) {
-        const size_t n = strlen(folders[i]);
-        if (strncmp(name, folders[i], n) == 0 && name[n] == '/' && made)
-            must(mkdir(reader_path(folders[i]), 0777) == 0 || errno == EEXIST);
-        else if (strncmp(name, folders[i], n) == 0 && name[n] == '/')
-            must(rmdir(reader_path(folders[i])) == 0 || errno == ENOTEMPTY || errno == ENOENT);
+    const size_t n = strlen(folder);
+    return strncmp(name, folder, n) == 0 && name[n] == '/';
+}
+
+/* Files and folders as an input needs them: those of `wanted`, no others. */
+static void settle(const int *wanted)
+{
+    int used[FOLDERS] = { 0 };
+    for (int i = 0; i < NAMES; i++) {
+        for (int k = 0; wanted[i] && k < FOLDERS; k++)
+            used[k] |= is_within(names[i], folders[k]);
+        if (there[i] && !wanted[i])
+            reader_remove(names[i]);
+        there[i] = wanted[i];
     }
+    for (int k = FOLDERS - 1; k >= 0; k--)
+        if (made[k] && !used[k])
+            must(rmdir(reader_path(folders[k])) == 0);
+    for (int k = 0; k < FOLDERS; k++) {
+        if (!made[k] && used[k])
+            must(mkdir(reader_path(folders[k]), 0777) == 0);
+        made[k] = used[k];
+    }
+}
+
+static void leave(void)
+{
+    const int none[NAMES] = { 0 };
+    settle(none);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    int there[NAMES] = { 0 };
-    for (size_t at = 0; at + 3 <= size;) {
-        const int name = bytes[at] % NAMES;
-        size_t n = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
-        at += 3;
-        n = n < size - at ? n : size - at;
-        in_folders(names[name], 1);
-        reader_write(names[name], bytes + at, n);
-        there[name] = 1;
-        at += n;
-    }
-    try_set(reader_path("."));
-    for (int i = 0; i < NAMES; i++)
-        if (there[i]) {
-            reader_remove(names[i]);
-            in_folders(names[i], 0);
+    static int begun;
+    int wanted[NAMES] = { 0 };
+    if (!begun) /* before the folder that they are in goes: hence behind its call */
+        must(reader_path(".") != NULL && atexit(leave) == 0);
+    begun = 1;
+    for (int writes = 0; writes < 2; writes++) {
+        for (size_t at = 0; at + 3 <= size;) {
+            const int name = bytes[at] % NAMES;
+            size_t n = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
+            at += 3;
+            n = n < size - at ? n : size - at;
+            if (writes)
+                reader_write(names[name], bytes + at, n);
+            wanted[name] = 1;
+            at += n;
         }
+        if (!writes)
+            settle(wanted);
+    }
+    try_set(reader_path("."), chosen_of(bytes, size) % 4 == 0);
     return 0;
 }
 

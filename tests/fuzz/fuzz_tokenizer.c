@@ -4,10 +4,12 @@
  * between them. Tried: reading the files, the text as tokens in each way there is, in pieces, back
  * to text. What must hold: a refusal has an error text and leaves nothing; tokens are of the
  * vocabulary; the same text has the same tokens again; what is decoded is UTF-8; and where each byte
- * has a token and nothing changes text before, it is the text itself. */
+ * has a token and nothing changes text before, it is the text itself. One input in eight tries all ways
+ * and all tokens, the others two of the ways and some of the tokens. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "tokenizer.h"
+#include "chosen.h"
 #include "reader.h"
 
 enum { TEXT_MOST = 600 };
@@ -40,13 +42,16 @@ static int is_lossless(const bpe *b)
     return is;
 }
 
-static void try_text(bpe *b, const char *text, size_t n)
+/* ways: which of the eight ways to encode it. */
+static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
 {
     size_t size, replaced;
     bpe_tokens pieces = { NULL, 0, 0, "" };
     char *valid = bpe_replace(text, n, &replaced);
     must(valid != NULL);
     for (int flags = 0; flags < 8; flags++) {
+        if ((ways >> flags & 1) == 0)
+            continue;
         bpe_tokens t = { NULL, 0, 0, "" }, again = { NULL, 0, 0, "" };
         must(bpe_encode(b, text, n, flags, &t) == 0 && t.error[0] == 0);
         for (size_t i = 0; i < t.count; i++)
@@ -69,7 +74,7 @@ static void try_text(bpe *b, const char *text, size_t n)
     free(valid);
 }
 
-static void try_all(bpe *b, int failed, const char *text, size_t n)
+static void try_all(bpe *b, int failed, const char *text, size_t n, uint64_t chosen)
 {
     const int32_t odd[] = { -1, 0, 1, INT32_MAX, b->count - 1, b->count };
     size_t size;
@@ -78,9 +83,11 @@ static void try_all(bpe *b, int failed, const char *text, size_t n)
         return;
     }
     must(b->error[0] == 0);
-    try_text(b, text, n < TEXT_MOST ? n : TEXT_MOST);
-    try_text(b, "", 0);
-    for (int32_t i = 0; i < b->count && i < 4096; i++) {
+    const int32_t step = chosen % 8 == 0 ? 1 : 1 + (int32_t)(chosen / 8 % 61);
+    try_text(b, text, n < TEXT_MOST ? n : TEXT_MOST,
+             step == 1 ? 255 : 1u << chosen / 512 % 8 | 1u << chosen / 4096 % 8);
+    try_text(b, "", 0, 1u << chosen / 512 % 8);
+    for (int32_t i = 0; i < b->count && i < 4096; i += step) {
         free(bpe_decode(b, &i, 1, &size));
         bpe_bytes(b, i, &size);
     }
@@ -99,6 +106,7 @@ static void try_all(bpe *b, int failed, const char *text, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
+    const uint64_t chosen = chosen_of(bytes, size);
     bpe b;
     if (p.count == 3) {
         reader_write("vocab.json", p.at[0], p.size[0]);
@@ -106,14 +114,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         const int failed = bpe_open(&b, reader_path(".")) != 0;
         reader_remove("vocab.json");
         reader_remove("merges.txt");
-        try_all(&b, failed, p.at[2], p.size[2]);
+        try_all(&b, failed, p.at[2], p.size[2], chosen);
     } else if (p.count <= 2) {
         char *text = (char *)malloc(p.size[0] + 1);
         must(text != NULL);
         memcpy(text, p.at[0], p.size[0]);
         text[p.size[0]] = 0;
         const int failed = bpe_read_text(&b, "tokenizer.json", text, p.size[0]) != 0;
-        try_all(&b, failed, p.at[1] != NULL ? p.at[1] : "", p.size[1]);
+        try_all(&b, failed, p.at[1] != NULL ? p.at[1] : "", p.size[1], chosen);
     }
     return 0;
 }

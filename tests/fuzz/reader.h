@@ -200,6 +200,13 @@ typedef struct {
     int key;
 } reader_span;
 
+/* Whether a number, or a word such as true, may have it. */
+static int reader_in_word(uint8_t c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '.' ||
+           c == 'E';
+}
+
 /* The values and keys of a text that is JSON, or was once: strings, numbers, words, and what is
  * between two brackets. */
 static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans, size_t most)
@@ -218,8 +225,8 @@ static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans, siz
             while (i < size && s[i] != '"')
                 i += s[i] == '\\' && i + 1 < size ? 2 : 1;
             i += i < size;
-        } else if (strchr("-0123456789tfn", s[from]) != NULL && s[from] != 0) {
-            while (i < size && strchr("+-.0123456789aeflnrsuE", s[i]) != NULL && s[i] != 0)
+        } else if (reader_in_word(s[from])) {
+            while (i < size && reader_in_word(s[i]))
                 i++;
         } else {
             continue;

@@ -2,6 +2,7 @@
  * reader.h. */
 #ifndef ROWS_H
 #define ROWS_H
+#include "chosen.h"
 
 /* Rows of T tokens: each token and target is of the vocabulary, or padding and -1, the batches of an
  * epoch have each row once. */
@@ -48,8 +49,10 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
     dataset_batches_free(&b);
 }
 
-static void try_dataset(const dataset *d, int32_t vocabulary)
+/* chosen: one of three lengths of rows, or, of one input in eight, all of them. */
+static void try_dataset(const dataset *d, int32_t vocabulary, uint64_t chosen)
 {
+    const int all = chosen % 8 == 0, one = (int)(chosen / 8 % 3);
     for (size_t i = 0; i < d->all.count; i++)
         must(d->all.ids[i] >= 0 && d->all.ids[i] < vocabulary);
     for (size_t i = 0; i < d->count; i++) {
@@ -58,19 +61,24 @@ static void try_dataset(const dataset *d, int32_t vocabulary)
         must(e->end - e->begin > 1 && d->learned.at[e->answer]);
     }
     must(d->examples == NULL || dataset_longest(d) > 0);
-    try_rows(d, 1, vocabulary);
-    try_rows(d, 7, vocabulary);
-    if (d->examples != NULL && dataset_longest(d) < 4096)
+    if (all || one == 0)
+        try_rows(d, 1, vocabulary);
+    if (all || one == 1)
+        try_rows(d, 7, vocabulary);
+    if ((all || one == 2) && d->examples != NULL && dataset_longest(d) < 4096)
         try_rows(d, dataset_longest(d), vocabulary);
 }
 
-/* A file of this name with these bytes, in the ways that there are to open it. chats: NULL, or of a
- * template. */
+/* A file of this name with these bytes, in one of the ways that there are to open it; one input in
+ * eight in all of them. chats: NULL, or of a template. */
 static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *tokenizer,
                         chat *chats)
 {
+    const uint64_t chosen = chosen_of(bytes, size);
     reader_write(name, bytes, size);
     for (int way = 0; way < 4; way++) {
+        if (chosen % 8 > 0 && chosen / 8 % 4 != (uint64_t)way)
+            continue;
         dataset d;
         const int32_t V = tokenizer->count;
         const dataset_desc desc = { way % 2 == 0 ? -1 : 0, way / 2, chats };
@@ -79,7 +87,7 @@ static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *t
         must((failed != 0) == (d.error[0] != 0));
         must(!failed || (d.all.ids == NULL && d.examples == NULL && d.learned.at == NULL));
         if (!failed)
-            try_dataset(&d, V);
+            try_dataset(&d, V, chosen / 32);
         dataset_free(&d);
     }
     reader_remove(name);
