@@ -432,8 +432,7 @@ static void try_one(bytes in)
             made++;
             const int way = (int)(by / 32);
             x.isa = by % 16 == 6 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
-            steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way,
-                  d.update_in_backward);
+            steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);
             x.isa = GCKPT_ISA_AUTO;
             x.backend = by % 16 == 1 ? &other : by % 16 == 2 ? NULL : &here;
             x.debug = by % 16 == 3   ? GCKPT_DEBUG_PLAIN
@@ -443,8 +442,7 @@ static void try_one(bytes in)
             x.copy_feeds = by / 16 % 2;
             if (by % 16 == 7)
                 gckpt_exec_need(c.p, &x);
-            steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way,
-                  d.update_in_backward);
+            steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);
             MUST(c.e || (gckpt_error(c.s) >= GCKPT_E_SHAPE && gckpt_error_text(c.s)[0]), "no text");
             ran += c.e != NULL;
         }

@@ -22,7 +22,16 @@
 #include <dirent.h>
 #include <unistd.h>
 
-enum { STORES = 2, NETS = 4, PLANS = 6, EXECS = 5, FRONTIERS = 2, BATCH = 16, FEEDS = 24, MAPS = 6 };
+enum {
+    STORES = 2,
+    NETS = 4,
+    PLANS = 6,
+    EXECS = 5,
+    FRONTIERS = 2,
+    BATCH = 16,
+    FEEDS = 24,
+    MAPS = 6
+};
 
 static bytes in; /* what is left of the program */
 static heap memory;
@@ -84,12 +93,29 @@ static int available[GCKPT_ISA_COUNT]; /* by gckpt_isa */
 static struct {
     const char *name;
     long count;
-} seen[] = { { "  by fast kernels", 0 },   { "  by plain kernels", 0 }, { "  in a given block", 0 },
-             { "  offloading", 0 },        { "  in leaves", 0 },        { "  with caches", 0 },
-             { "  of packed values", 0 },  { "  of pinned tensors", 0 }, { "  in bf16", 0 },
-             { "  in micro-batches", 0 },  { "  cancelled", 0 },        { "  out of memory", 0 },
-             { "  with a rank's engine", 0 } };
-enum { FAST, PLAIN, BLOCK, OFFLOADS, LEAVES, CACHES, PACKED, PINNED, BF16, SPLIT, CANCELLED, NO_MEMORY, RANK, SEEN };
+} seen[] = {
+    { "  by fast kernels", 0 },     { "  by plain kernels", 0 },  { "  in a given block", 0 },
+    { "  offloading", 0 },          { "  in leaves", 0 },         { "  with caches", 0 },
+    { "  of packed values", 0 },    { "  of pinned tensors", 0 }, { "  in bf16", 0 },
+    { "  in micro-batches", 0 },    { "  cancelled", 0 },         { "  out of memory", 0 },
+    { "  with a rank's engine", 0 }
+};
+enum {
+    FAST,
+    PLAIN,
+    BLOCK,
+    OFFLOADS,
+    LEAVES,
+    CACHES,
+    PACKED,
+    PINNED,
+    BF16,
+    SPLIT,
+    CANCELLED,
+    NO_MEMORY,
+    RANK,
+    SEEN
+};
 
 /* ---- what getters tell of a store ---- */
 static uint64_t mix_number(uint64_t h, uint64_t x)
@@ -532,9 +558,9 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     if (like) {
         d.optimiser = like->optimiser, d.own_state = like->own_state;
         d.precision = like->precision, d.leaves = like->leaves;
-        d.mode = like->mode == GCKPT_INFERENCE      ? GCKPT_INFERENCE
-                 : d.mode == GCKPT_INFERENCE ? GCKPT_AUTO
-                                             : d.mode;
+        d.mode = like->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE
+                 : d.mode == GCKPT_INFERENCE   ? GCKPT_AUTO
+                                               : d.mode;
     }
     const int terms = d.mode == GCKPT_INFERENCE && !like && pick(&in, 2) && d.fetches > 0 ? 0
                       : in.odd && !like ? whole(&in, n->net.terms + 1)
@@ -695,7 +721,9 @@ static void frontier(int command)
         gckpt_plan_free(p);
         return;
     }
-    MUST(budget == 0 || gckpt_plan_bytes(p) <= budget, "a frontier's plan of %lu bytes for a budget of %lu", (unsigned long)gckpt_plan_bytes(p), (unsigned long)budget);
+    MUST(budget == 0 || gckpt_plan_bytes(p) <= budget,
+         "a frontier's plan of %lu bytes for a budget of %lu", (unsigned long)gckpt_plan_bytes(p),
+         (unsigned long)budget);
     free_plan(k);
     memset(&plans[k], 0, sizeof plans[k]);
     plans[k].p = p;
@@ -811,9 +839,8 @@ static void exec_of(int command, int i, int plan)
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd ||
-                 need == 0,
-             "%s", gckpt_error_text(s));
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd,
+             "in a block of the bytes that it needs: %s", gckpt_error_text(s));
         free(block);
         return;
     }
@@ -1008,8 +1035,7 @@ static int rival(int a)
 {
     const plan_slot *of = &execs[a].of;
     const int plan = pick(&in, PLANS), i = (a + 1 + pick(&in, EXECS - 1)) % EXECS;
-    if (of->net < 0 || !nets[of->net].g || nets[of->net].store != of->store ||
-        execs[i].users > 0)
+    if (of->net < 0 || !nets[of->net].g || nets[of->net].store != of->store || execs[i].users > 0)
         return -1;
     plan_of(2, plan, of->net, &of->d);
     if (!plans[plan].p || plans[plan].net != of->net)
@@ -1124,10 +1150,9 @@ static void checks(int command)
     const int64_t rows = how ? x->of.d.batch : rows_of(x);
     if (rows > NET_ROWS)
         return;
-    const gckpt_result r =
-        how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs,
-                              x->of.tensors > 256 ? 0 : x->of.tensors, &update)
-            : gckpt_check_gradients(x->e, f, n, rows, &check);
+    const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs,
+                                                 x->of.tensors > 256 ? 0 : x->of.tensors, &update)
+                               : gckpt_check_gradients(x->e, f, n, rows, &check);
     said(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
     MUST(told(s, VALUES) == before, "%s (%s) changed the store",

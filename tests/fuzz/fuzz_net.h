@@ -493,8 +493,8 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
     const unsigned first = byte(&b);
     const int caches = (int)(first / 8 % 8) < net_with_caches;
     b.odd = first % 8 == 7;
-    T *begins = net_add(
-        n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + pick(&b, 3), rows)));
+    T *begins =
+        net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + pick(&b, 3), rows)));
     if (!b.odd) { /* mostly there is something to train */
         T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + pick(&b, 6)));
         begins = net_add(n, gckpt_linear(begins, w, NULL));
@@ -602,8 +602,7 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         counts = net_leads(g, gckpt_id(begins), id);
         gckpt_node node;
         for (int i = 1; i < n->terms; i++)
-            if (gckpt_graph_node(g, gckpt_id(n->term[i].loss), &node) == GCKPT_OK &&
-                node.batchless)
+            if (gckpt_graph_node(g, gckpt_id(n->term[i].loss), &node) == GCKPT_OK && node.batchless)
                 n->term[i].regulariser = 1;
     }
     if (!b.odd && n->fetches == 0) {

@@ -68,8 +68,7 @@ static int all_anew(const gckpt_graph *g, unsigned how, const gckpt_instruction 
     int n = 0;
     for (int i = 0; i < length && n < MOST - 80; i++) {
         gckpt_node node, deeper;
-        if (from[i].kind == GCKPT_BACKWARD &&
-            gckpt_graph_node(g, from[i].id, &node) == GCKPT_OK) {
+        if (from[i].kind == GCKPT_BACKWARD && gckpt_graph_node(g, from[i].id, &node) == GCKPT_OK) {
             for (int k = node.inputs; k-- > 0;) {
                 const gckpt_kind kind = how >> (k + i) % 5 & 1 ? GCKPT_RELOAD : GCKPT_FORWARD;
                 if (kind == GCKPT_FORWARD && how & 64 &&
@@ -206,9 +205,9 @@ static void try_one(bytes in)
         d.mode = modes[from % 8];
         if (d.mode != GCKPT_STORE_ALL) {
             d.offload_work = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
-            d.budget = d.mode == GCKPT_AUTO ? gckpt_plan_bytes(a.p) -
-                                                  gckpt_plan_arena(a.p) * (1 + from / 16) / 20
-                                            : 0;
+            d.budget = d.mode == GCKPT_AUTO
+                           ? gckpt_plan_bytes(a.p) - gckpt_plan_arena(a.p) * (1 + from / 16) / 20
+                           : 0;
             by = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
             d.budget = 0;
         }
@@ -239,8 +238,8 @@ static void try_one(bytes in)
             steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE,
                   isa, f, n, d.batch, &h);
             ran += a.e && c.e;
-            MUST(!a.e == !c.e || gckpt_error(a.e ? c.s : a.s) == GCKPT_E_MEMORY, "only one has an executor: %s",
-                 gckpt_error_text(a.e ? c.s : a.s));
+            MUST(!a.e == !c.e || gckpt_error(a.e ? c.s : a.s) == GCKPT_E_MEMORY,
+                 "only one has an executor: %s", gckpt_error_text(a.e ? c.s : a.s));
             for (int i = 0; i < 2 && a.e && c.e; i++) {
                 const double *x = &a.report[i].loss, *y = &c.report[i].loss;
                 MUST(a.result[i] == c.result[i], "%s; %s", gckpt_error_text(a.e),
