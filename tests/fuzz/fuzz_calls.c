@@ -832,7 +832,7 @@ static void exec_of(int command, int i, int plan)
     d.memory = heap_or_block(&block, need);
     const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
-    const int plain = pick(&in, 16) == 0;
+    const int plain = pick(&in, 16) == 0 && gckpt_plan_bytes(plans[plan].p) < memory.limit;
     gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, plain ? NULL : &d);
     if (!made(command, e, s)) {
         MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s",

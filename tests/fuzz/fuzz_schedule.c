@@ -57,7 +57,7 @@ static void steps(life *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f, i
     l->e = gckpt_exec_new(l->p, l->s, &d);
     for (int i = 0; i < 2 && l->e; i++)
         l->result[i] = gckpt_step(l->e, f, n, rows, h, &l->report[i]);
-    l->hash = gckpt_store_hash(l->s);
+    l->hash = l->e ? gckpt_store_hash(l->s) : 0; /* a parameter may be as large as can be said */
 }
 
 /* Before each backward what its op and its inputs' ops made, reloaded or computed anew from what they
