@@ -28771,7 +28771,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->update.nonfinite;
+    pass.unless = e->update.square_count > 0 ? e->update.nonfinite : NULL;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);

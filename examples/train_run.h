@@ -474,6 +474,12 @@ static inline int train_read_notes(train_run *t)
         strcmp(note + at, recipe) != 0 || unread)
         return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
                           t->o.save, note != NULL ? note + at : "no note", recipe);
+    if (t->r->epoch < 0 || b->epoch < 0 || b->epoch > t->r->epoch ||
+        !(done >= 0 && done <= (double)t->r->steps))
+        return train_fail(t,
+                          "%s is damaged: its notes say epoch %i, best %i, step %.0f of %.0f: remove "
+                          "it, or take another",
+                          t->o.save, t->r->epoch, b->epoch, done, (double)t->r->steps);
     t->done = (int64_t)done;
     b->losses = t->r->losses;
     note = gckpt_store_note(t->store, "train.each"); /* older files have none */

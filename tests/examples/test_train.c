@@ -430,6 +430,31 @@ static void test_best(void)
     CHECK(v.epochs == r.epoch + 5 && hash == v.hash[r.epoch - 1] && (hash == all || v.epochs <= best));
 }
 
+/* Epochs and steps that there are not, in a file's notes: a training that went on there would read rows
+ * from before the first one, or never end. */
+static void test_notes(const train_data *data, train_options *o)
+{
+    static const char *const wrong[][2] = {
+        { "-1 0 ", NULL },     { "1 -1 ", NULL },   { "1 2 ", NULL },     { "1 1 ", "-1 0 1 0 1" },
+        { "1 1 ", "1e9 0 1 0 1" }, { "1 1 ", "nan 0 1 0 1" },
+    };
+    gckpt_store *s = gckpt_store_new(NULL);
+    train_report r;
+    CHECK(gckpt_store_load(s, o->save) == GCKPT_OK);
+    const char *was = gckpt_store_note(s, "train"), *of = was ? strstr(was, " of ") : NULL;
+    char recipe[256], note[300];
+    snprintf(recipe, sizeof recipe, "0 0 0%s", of ? of : "");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(note, sizeof note, "%s%s", wrong[i][0], recipe);
+        CHECK(gckpt_store_set_note(s, "train", note) == GCKPT_OK);
+        CHECK(gckpt_store_set_note(s, "train.within", wrong[i][1]) == GCKPT_OK);
+        CHECK(gckpt_store_save(s, o->save) == GCKPT_OK);
+        CHECK_MSG(fit(data, o, &r) == 0 && strstr(r.error, "is damaged: its notes say epoch"), "%zu: %s",
+                  i, r.error);
+    }
+    gckpt_store_free(s);
+}
+
 /* Ended after some epochs, and within one, then gone on with: as if nothing had happened. */
 static void test_resume(void)
 {
@@ -466,6 +491,7 @@ static void test_resume(void)
     CHECK(fit(&data, &o, &other) == hash);
     remove(best);
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));
+    test_notes(&data, &o);
     o.save = "build/no/such/folder";
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, o.save));
     remove(path);

@@ -1,5 +1,6 @@
 /* fuzz_backend.c - a backend of public calls only, any of whose entries may be missing or fail: with
- * memory of its own, poisoned for all but its functions, or on the host's.
+ * memory of its own, poisoned for all but its functions, or on the host's. Steps are taken whole, by
+ * pieces, row by row or timed, with what is picked fetched or collected.
  *
  * What must hold: nothing that a sanitizer reports, nobody but the backend touches its memory; plan,
  * executor and step are refused with a text, or they give the bits of the processor's store-all plan
@@ -9,7 +10,6 @@
 #define PLAN_CHECK_OFF "plans of backends have no files"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_net.h"
-#include <sanitizer/asan_interface.h>
 
 enum { FEEDS = 24, BLOCKS = 64 };
 
@@ -309,16 +309,69 @@ static void begin(life *l, bytes b, int64_t rows)
     life_open(l, &memory);
     net_make(&l->net, l->g, b, rows);
 }
+static double seconds(void *user) { return (*(double *)user += 0.25); }
+static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int64_t rows,
+                         int64_t of, const gckpt_hyper *h, gckpt_report *report, int length,
+                         int updates)
+{
+    static gckpt_spent spent[2048];
+    double clock = 0;
+    gckpt_profile profile;
+    gckpt_result r;
+    switch (way) {
+    case 1: /* by pieces */
+        r = gckpt_step_start(e, f, n, rows, h);
+        for (r = r == GCKPT_OK ? GCKPT_MORE : r; r == GCKPT_MORE;)
+            r = gckpt_run_some(e, 3, report);
+        return r;
+    case 2: /* rows that come one after the other */
+        if (of == rows)
+            return gckpt_step(e, f, n, rows, h, report);
+        r = gckpt_step_begin(e, h);
+        for (int64_t i = 0; i < rows && r == GCKPT_OK; i += of)
+            r = gckpt_step_add(e, f, n, rows - i < of ? rows - i : of);
+        return r == GCKPT_OK ? gckpt_step_end(e, report) : r;
+    case 3:
+        if (length > 2048)
+            return gckpt_step(e, f, n, rows, h, report);
+        memset(&profile, 0, sizeof profile);
+        profile.seconds = seconds, profile.user = &clock;
+        profile.spent = spent, profile.count = length;
+        r = gckpt_profile_step(e, f, n, rows, h, &profile);
+        *report = profile.report;
+        return r;
+    case 4:
+        if (updates)
+            return gckpt_step(e, f, n, rows, h, report);
+        return gckpt_gradients(e, f, n, rows, report);
+    default: return gckpt_step(e, f, n, rows, h, report);
+    }
+}
 static void steps(life *l, const gckpt_exec_desc *d, const gckpt_feed *f, int n, int64_t rows,
-                  const gckpt_hyper *h, int inference)
+                  const gckpt_hyper *h, int inference, int way, int updates)
 {
     l->e = gckpt_exec_new(l->p, l->s, d);
     for (int i = 0; i < 2 && l->e; i++) {
+        memset(&l->report[i], 0, sizeof l->report[i]);
         l->result[i] = inference ? gckpt_forward(l->e, f, n, rows, &l->report[i])
-                                 : gckpt_step(l->e, f, n, rows, h, &l->report[i]);
+                                 : step(l->e, i ? way : 0, f, n, rows, gckpt_plan_rows(l->p), h,
+                                        &l->report[i], gckpt_plan_length(l->p), updates);
         MUST(l->result[i] < GCKPT_E_SHAPE ||
                  (gckpt_error(l->e) == l->result[i] && gckpt_error_text(l->e)[0]),
              "no text");
+    }
+    for (int i = 0; i < l->net.fetches && l->e && way & 1; i++) {
+        static float to[NET_ROWS * NET_ELEMENTS];
+        const int id = gckpt_id(l->net.fetch[i].tensor), gradient = l->net.fetch[i].gradient;
+        volatile float first = 0;
+        const float *at = gckpt_fetch(l->e, id, gradient);
+        MUST(at || gckpt_error_text(l->e)[0], "no text");
+        if (at) /* on the host */
+            first = at[0];
+        (void)first;
+        gckpt_collect(l->e, id, gradient, to, NET_ROWS * NET_ELEMENTS);
+        gckpt_gradients(l->e, f, n, rows, NULL);
+        gckpt_collect(l->e, id, gradient, NULL, 0);
     }
 }
 
@@ -335,12 +388,16 @@ static void try_one(bytes in)
     memset(&d, 0, sizeof d), memset(&x, 0, sizeof x);
     begin(&a, net, rows);
     tried++;
-    d.memory = x.memory = heap_memory(&memory);
+    d.memory = x.memory = net_heap(&memory);
     d.mode = w % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
     d.batch = rows * (o & 4 ? 2 : 1);
     d.optimiser = o & 8 ? GCKPT_SGD : o & 16 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
     d.precision = q % 4 == 3 ? GCKPT_BF16 : GCKPT_FP32;
     x.skip_nonfinite = q >> 2 & 1;
+    d.fetch = a.net.fetch, d.fetches = o & 64 ? a.net.fetches : 0;
+    const int inference_too = w % 4 == 3;
+    for (int i = 0; i < a.net.fetches && inference_too; i++)
+        a.net.fetch[i].gradient = 0;
     a.p = gckpt_plan_new(a.g, a.net.term, a.net.terms, &d);
     const int n = a.p ? net_feed_all(a.g, &in, f, FEEDS) : -1;
     const gckpt_backend here = table(&in), other = table(&in);
@@ -350,6 +407,9 @@ static void try_one(bytes in)
         begin(&c, net, rows);
         planned++;
         d.backend = &here;
+        d.fetch = c.net.fetch;
+        for (int i = 0; i < c.net.fetches && inference_too; i++)
+            c.net.fetch[i].gradient = 0;
         d.mode = w % 4 == 3 ? GCKPT_INFERENCE : (gckpt_mode)(w % 4);
         d.update_in_backward = w % 4 != 3 && (q & 0xc) == 0 && (q & 16);
         d.offload_bytes = q & 32 ? 4096 : 0, d.offload_beside = q >> 6 & 1;
@@ -370,15 +430,19 @@ static void try_one(bytes in)
         if (c.p) {
             const unsigned by = byte(&in);
             made++;
-            steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE);
+            const int way = (int)(by / 32);
+            x.isa = by % 16 == 6 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
+            steps(&a, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);
+            x.isa = GCKPT_ISA_AUTO;
             x.backend = by % 16 == 1 ? &other : by % 16 == 2 ? NULL : &here;
             x.debug = by % 16 == 3   ? GCKPT_DEBUG_PLAIN
                       : by % 16 == 4 ? GCKPT_DEBUG_PAINT
                       : by % 16 == 5 ? GCKPT_DEBUG_FINITE
                                      : 0;
             x.copy_feeds = by / 16 % 2;
-            gckpt_exec_need(c.p, &x);
-            steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE);
+            if (by % 16 == 7)
+                gckpt_exec_need(c.p, &x);
+            steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);
             MUST(c.e || (gckpt_error(c.s) >= GCKPT_E_SHAPE && gckpt_error_text(c.s)[0]), "no text");
             ran += c.e != NULL;
         }
@@ -433,8 +497,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
 {
     bytes in;
     in.at = at, in.left = size, in.odd = 0;
-    memset(&memory, 0, sizeof memory), memset(&device, 0, sizeof device);
-    memory.limit = 4 << 20;
+    net_memory(&memory), memset(&device, 0, sizeof device);
     try_one(in);
     MUST(device.blocks == 0 && device.host == 0 && device.depth == 0,
          "%d blocks of the backend's are left", device.blocks);

@@ -1,23 +1,37 @@
 /* fuzz_calls.c - a program of calls of the whole API, read from the input: stores, graphs of any op,
- * plans of any mode and option, executors, steps in all ways, files, caches, packing, in any order
- * that the header allows, with wrong arguments, an allocation that fails somewhere and callbacks
- * that fail or cancel.
+ * plans of any mode and option, executors, steps in all ways, files, in memory, mapped and by paths,
+ * caches, packing, in any order that the header allows, with wrong arguments, an allocation that
+ * fails somewhere and callbacks that fail or cancel. A call of something that is not there makes it
+ * first, so short programs get to steps.
  *
  * What must hold: nothing that a sanitizer reports. A refused call returns the error that its object
  * then tells, with a text, and no getter of the store tells anything else than before. Two plans of
  * one net, of any micro-batch, take a step to the same bits. The bytes measured are those of the
  * plan, and a plan is what tests/plan_check.h says it must be. A store that is written and read is
- * what it was. When all is freed, in any order that is allowed, no byte is left.
+ * what it was; one that is refused leaves the file that was there. When all is freed, in any order
+ * that is allowed, no byte is left, and no file.
  *
  *     FUZZ_SEEDS=DIR ./fuzz_calls      writes seeds
- *     FUZZ_TALK=1 ./fuzz_calls FILE    tells what each call gave */
+ *     FUZZ_TALK=1 ./fuzz_calls FILE    tells what each call gave
+ *     FUZZ_COUNT=1 ./fuzz_calls ..     how often each was called, how often it succeeded */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #define PLAN_CHECK_OFF "it is called where the input says so"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_net.h"
+#include <dirent.h>
+#include <unistd.h>
 
-enum { STORES = 2, NETS = 4, PLANS = 6, EXECS = 5, FRONTIERS = 2, BATCH = 16, FEEDS = 24 };
+enum {
+    STORES = 2,
+    NETS = 4,
+    PLANS = 6,
+    EXECS = 5,
+    FRONTIERS = 2,
+    BATCH = 16,
+    FEEDS = 24,
+    MAPS = 6
+};
 
 static bytes in; /* what is left of the program */
 static heap memory;
@@ -40,6 +54,8 @@ typedef struct {
     uint64_t made_of, frozen; /* which net with which options; what was frozen */
     gckpt_plan_desc d;
     gckpt_pick fetch[NET_PICKS];
+    int picks, pick[NET_PICKS]; /* what fetch names */
+    int length, tensors;
     int feeds;
     gckpt_feed feed[FEEDS];
     int64_t in_batch;
@@ -63,6 +79,7 @@ static struct {
     gckpt_frontier *f;
     int net, store;
     long settled;
+    size_t bytes; /* of the store */
     gckpt_plan_desc d;
 } fronts[FRONTIERS];
 static long settled; /* how often what plans are made for was changed: a frontier is of its time */
@@ -70,18 +87,54 @@ static struct {
     long progress, offload, exchange, io;
 } fails; /* fails at this call; 0: never */
 static unsigned char far_memory[1 << 16];
+static void *maps[MAPS]; /* files that stores are mapped from */
+static const char *folder;
+static int available[GCKPT_ISA_COUNT]; /* by gckpt_isa */
+static struct {
+    const char *name;
+    long count;
+} seen[] = {
+    { "  by fast kernels", 0 },     { "  by plain kernels", 0 },  { "  in a given block", 0 },
+    { "  offloading", 0 },          { "  in leaves", 0 },         { "  with caches", 0 },
+    { "  of packed values", 0 },    { "  of pinned tensors", 0 }, { "  in bf16", 0 },
+    { "  in micro-batches", 0 },    { "  cancelled", 0 },         { "  out of memory", 0 },
+    { "  with a rank's engine", 0 }
+};
+enum {
+    FAST,
+    PLAIN,
+    BLOCK,
+    OFFLOADS,
+    LEAVES,
+    CACHES,
+    PACKED,
+    PINNED,
+    BF16,
+    SPLIT,
+    CANCELLED,
+    NO_MEMORY,
+    RANK,
+    SEEN
+};
 
 /* ---- what getters tell of a store ---- */
+static uint64_t mix_number(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 32;
+}
 static uint64_t mix(uint64_t h, const void *at, size_t size)
 {
-    for (size_t i = 0; i < size; i++)
-        h = (h ^ ((const unsigned char *)at)[i]) * 1099511628211u;
-    return h;
+    for (size_t i = 0; i < size; i += sizeof(uint64_t)) {
+        uint64_t x = 0;
+        memcpy(&x, (const unsigned char *)at + i, size - i < sizeof x ? size - i : sizeof x);
+        h = mix_number(h, x);
+    }
+    return mix_number(h, size);
 }
-static uint64_t mix_number(uint64_t h, uint64_t x) { return mix(h, &x, sizeof x); }
 
 /* MADE: whatever is made yet; writing may make values. */
-enum { NO_VALUES, VALUES, MADE };
+enum { VALUES, MADE };
 /* Of a store with a parameter as large as may be said, which nobody could make, there is none. */
 static uint64_t hash_of(const gckpt_store *s)
 {
@@ -96,8 +149,7 @@ static uint64_t told(const gckpt_store *s, int values)
     h = mix_number(h, (uint64_t)gckpt_store_count(s));
     h = mix_number(h, gckpt_store_bytes(s));
     h = mix_number(h, gckpt_store_step(s));
-    if (values)
-        h = mix_number(h, hash_of(s));
+    h = mix_number(h, hash_of(s));
     for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
         h = mix(h, p.name, strlen(p.name));
         h = mix(h, p.shape.d, sizeof p.shape.d[0] * (size_t)p.shape.n);
@@ -141,6 +193,8 @@ static int said(int command, const void *object, gckpt_result r)
                 is_error(r) && object ? ": " : "",
                 is_error(r) && object ? gckpt_error_text(object) : "");
     MUST(r >= 0 && r < GCKPT_RESULT_COUNT, "result %d of command %d", (int)r, command);
+    seen[CANCELLED].count += r == GCKPT_CANCELLED;
+    seen[NO_MEMORY].count += r == GCKPT_E_MEMORY;
     if (is_error(r) && object) {
         MUST(gckpt_error(object) == r, "command %d gave %s, its object says %s (%s)", command,
              gckpt_result_text(r), gckpt_result_text(gckpt_error(object)),
@@ -317,17 +371,17 @@ FIND(find_exec, execs, EXECS, execs[k].e != NULL && execs[k].stored)
 
 static const char *pattern(void)
 {
-    static const char *const patterns[] = { "*",  "p0",   "p1", "p?", "p2*",
-                                            "m*", "none", "",   "p[", "v0" };
+    static const char *const patterns[] = { "*",  "p0*",  "p1*", "p?.*", "p2*",
+                                            "m*", "none", "",    "p[",   "v0" };
     return patterns[pick(&in, 10)];
 }
 
 /* ---- stores and nets ---- */
 static gckpt_memory heap_or_block(void **block, size_t need)
 {
-    gckpt_memory m = heap_memory(&memory);
+    gckpt_memory m = net_heap(&memory);
     *block = NULL;
-    if (need == 0 || need > 1 << 20 || pick(&in, 4) != 0)
+    if (need == 0 || need > 1 << 20)
         return m;
     memset(&m, 0, sizeof m);
     m.size = need - (in.odd ? (size_t)pick(&in, 8) % need : 0);
@@ -340,7 +394,7 @@ static void new_store(int command)
     const int i = pick(&in, STORES);
     gckpt_store_desc d;
     memset(&d, 0, sizeof d);
-    d.memory = heap_memory(&memory);
+    d.memory = net_heap(&memory);
     d.seed = byte(&in);
     if (stores[i].s)
         return;
@@ -351,7 +405,7 @@ static void new_store(int command)
 static void build(int i, int store, bytes b, int64_t rows)
 {
     net_slot *n = &nets[i];
-    const gckpt_memory m = heap_memory(&memory);
+    const gckpt_memory m = net_heap(&memory);
     const uint64_t before = told(stores[store].s, VALUES);
     n->store = store, n->made_of = b;
     n->g = gckpt_graph_new(stores[store].s, &m);
@@ -378,7 +432,7 @@ static void new_net(int command)
               again = pick(&in, 4) == 0 ? find_net() : -1;
     const int64_t rows = 1 + number(&in, 4);
     (void)command;
-    const size_t size = again < 0 ? byte(&in) : 0;
+    const size_t wide = again < 0 ? byte(&in) : 0, size = wide < 224 ? wide % 72 : wide;
     if (store < 0 || i == again)
         return;
     free_net(i);
@@ -398,11 +452,13 @@ static uint64_t recipe(const net_slot *n, const gckpt_plan_desc *d)
 static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
 {
     static gckpt_cost costs[256];
+    const int whole_batch = n->net.caches > 0 && !in.odd;
     gckpt_plan_desc d;
     const unsigned a = byte(&in), c = byte(&in);
     memset(&d, 0, sizeof d);
     d.mode = (gckpt_mode)(a % (in.odd ? 9 : 8));
     d.mode = d.mode == GCKPT_SCHEDULE && !in.odd ? GCKPT_AUTO : d.mode;
+    d.mode = whole_batch ? GCKPT_INFERENCE : d.mode;
     d.batch = a & 64 ? 1 + number(&in, BATCH) : a & 128 ? n->net.rows * (1 + pick(&in, 4)) : 0;
     d.budget = c % 4 == 0 ? (size_t)byte(&in) * (size_t)(1 + byte(&in)) : 0;
     d.optimiser = c & 64 ? (gckpt_optimiser)whole(&in, in.odd ? 5 : 4) : GCKPT_ADAMW;
@@ -446,7 +502,7 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
         if (in.odd && d.fetches && pick(&in, 8) == 0)
             fetch[0].tensor = NULL;
     }
-    d.memory = heap_memory(&memory);
+    d.memory = net_heap(&memory);
     return d;
 }
 static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_plan_desc *d)
@@ -474,7 +530,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     gckpt_plan_share(p, gckpt_plan_batch(p), 0, &first);
     MUST(gckpt_plan_step_work(p) >= gckpt_plan_work(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
          "step work");
-    if (g && pick(&in, 2)) {
+    if (g && pick(&in, 8) == 0) { /* it takes longer than all of the rest */
         const char *problem = plan_check(p, g, d);
         MUST(!problem, "plan_check: %s", problem);
     }
@@ -483,47 +539,76 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
 static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
 {
     s->store = nets[net].store, s->net = net, s->d = *d;
+    s->length = gckpt_plan_length(s->p), s->tensors = gckpt_graph_size(nets[net].g);
+    s->picks = d->fetch ? d->fetches : 0;
+    for (int i = 0; i < s->picks && i < NET_PICKS; i++)
+        s->pick[i] = gckpt_id(d->fetch[i].tensor);
     s->made_of = recipe(&nets[net], d);
     s->frozen = frozen_of(stores[s->store].s);
     s->feeds = net_feed_all(nets[net].g, &in, s->feed, FEEDS);
 }
-static void new_plan(int command)
+/* like: NULL, or what another plan of this net, for the same bits, was asked for. */
+static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
 {
-    const int i = pick(&in, PLANS), net = find_net();
     plan_slot fresh;
-    if (net < 0)
-        return;
     memset(&fresh, 0, sizeof fresh);
     gckpt_plan_desc d = options(&nets[net], fresh.fetch);
     net_slot *n = &nets[net];
     gckpt_store *s = stores[n->store].s;
-    const int terms = d.mode == GCKPT_INFERENCE && pick(&in, 2) ? 0
-                      : in.odd                                  ? whole(&in, n->net.terms + 1)
-                                                                : n->net.terms;
+    if (like) {
+        d.optimiser = like->optimiser, d.own_state = like->own_state;
+        d.precision = like->precision, d.leaves = like->leaves;
+        d.mode = like->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE
+                 : d.mode == GCKPT_INFERENCE   ? GCKPT_AUTO
+                                               : d.mode;
+    }
+    const int terms = d.mode == GCKPT_INFERENCE && !like && pick(&in, 2) && d.fetches > 0 ? 0
+                      : in.odd && !like ? whole(&in, n->net.terms + 1)
+                                        : n->net.terms;
     if (terms > NET_TERMS) /* not there */
         return;
     const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
     const int whole_list = terms == n->net.terms;
-    gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, pick(&in, 16) ? &d : NULL);
+    const int plain = !like && pick(&in, 16) == 0;
+    gckpt_plan *p = gckpt_plan_new(n->g, n->net.term, terms, plain ? NULL : &d);
     MUST(told(s, VALUES) == before, "planning changed the store");
     if (!made(command, p, n->g)) {
         MUST(memory.live == live, "a plan that was refused left %ld bytes",
              (long)(memory.live - live));
         return;
     }
+    /* and in less: so something is computed again, or offloaded */
+    const unsigned less = pick(&in, 4) == 0 && !plain ? 1 + byte(&in) % 15 : 0;
+    if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
+        d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
+        if (less % 4 == 0) /* at hardly a price */
+            d.offload_bytes = 1 << 14, d.offload_work = 1;
+        gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
+        if (made(command, smaller, n->g)) {
+            gckpt_plan_free(p);
+            p = smaller;
+        } else
+            d.budget = 0;
+    }
     free_plan(i);
     plans[i] = fresh;
     plans[i].p = p;
     d.fetch = d.fetch ? plans[i].fetch : NULL;
-    if (gckpt_plan_mode(p) != d.mode && d.mode != GCKPT_AUTO)
-        memset(&d, 0, sizeof d); /* it was made without */
+    if (plain)
+        memset(&d, 0, sizeof d);
     note_plan(&plans[i], net, &d);
     if (!whole_list)
         plans[i].made_of = mix_number(plans[i].made_of, (uint64_t)terms);
     if (!d.costs)
         check_plan(p, n->g, &d);
     plans[i].d.costs = NULL, plans[i].d.fetch = NULL; /* others' by then */
+}
+static void new_plan(int command)
+{
+    const int i = pick(&in, PLANS), net = find_net();
+    if (net >= 0)
+        plan_of(command, i, net, NULL);
 }
 
 static const char *net_rename(void *user, const char *name)
@@ -551,7 +636,8 @@ static void fit(int command)
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const uint64_t before = told(s, VALUES);
+    const int told_of = timed ? MADE : VALUES; /* what is timed makes values */
+    const uint64_t before = told(s, told_of);
     const size_t live = memory.live;
     double clock = 0;
     gckpt_timed t;
@@ -570,9 +656,9 @@ static void fit(int command)
     gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
                           : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
     if (!made(command, p, s)) {
-        MUST(told(s, VALUES) == before, "a fit that failed changed the store: %s",
+        MUST(told(s, told_of) == before, "a fit that failed changed the store: %s",
              gckpt_error_text(s));
-        MUST(memory.live <= live, "a fit that was refused left %ld bytes",
+        MUST(timed || memory.live <= live, "a fit that was refused left %ld bytes",
              (long)(memory.live - live));
         return;
     }
@@ -599,7 +685,8 @@ static void frontier(int command)
             gckpt_frontier_new(nets[net].g, nets[net].net.term, nets[net].net.terms, &d);
         if (made(command, f, nets[net].g))
             fronts[i].f = f, fronts[i].net = net, fronts[i].store = nets[net].store,
-            fronts[i].settled = settled, fronts[i].d = d;
+            fronts[i].settled = settled, fronts[i].d = d,
+            fronts[i].bytes = gckpt_store_bytes(stores[nets[net].store].s);
         else
             MUST(memory.live == live, "a frontier that was refused left bytes");
         return;
@@ -629,11 +716,14 @@ static void frontier(int command)
     const int net = fronts[i].net;
     if (!made(command + 1, p, nets[net].g))
         return;
-    if (fronts[i].settled != settled) {
+    if (fronts[i].settled != settled ||
+        fronts[i].bytes != gckpt_store_bytes(stores[fronts[i].store].s)) {
         gckpt_plan_free(p);
         return;
     }
-    MUST(budget == 0 || gckpt_plan_bytes(p) <= budget, "a frontier's plan is over its budget");
+    MUST(budget == 0 || gckpt_plan_bytes(p) <= budget,
+         "a frontier's plan of %lu bytes for a budget of %lu", (unsigned long)gckpt_plan_bytes(p),
+         (unsigned long)budget);
     free_plan(k);
     memset(&plans[k], 0, sizeof plans[k]);
     plans[k].p = p;
@@ -663,7 +753,7 @@ static void plan_texts(int command)
             const unsigned changes = how & 64 ? 1 + how / 128 : 0;
             for (unsigned k = 0; k < changes && to.size; k++)
                 to.bytes[(byte(&in) * 256 + byte(&in)) % to.size] ^= (unsigned char)byte(&in);
-            const gckpt_memory m = heap_memory(&memory);
+            const gckpt_memory m = net_heap(&memory);
             gckpt_plan *p = gckpt_plan_read(nets[net].g, io_read, &to, &m);
             if (made(command, p, nets[net].g)) {
                 file again = { 0 };
@@ -702,12 +792,9 @@ static void plan_params(int command)
 }
 
 /* ---- executors ---- */
-static void new_exec(int command)
+static void exec_of(int command, int i, int plan)
 {
-    const int i = pick(&in, EXECS), plan = find_plan();
     int caches = -1;
-    if (plan < 0)
-        return;
     free_exec(i);
     if (execs[i].e)
         return;
@@ -720,11 +807,14 @@ static void new_exec(int command)
     static const gckpt_ranks alone = { .size = 1, .exchange = exchange };
     memset(&d, 0, sizeof d);
     d.debug = a & 1 ? byte(&in) & 31 : 0;
-    d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : 3)) : GCKPT_ISA_AUTO;
+    /* to choose fast kernels takes as long as a step: they are compared with the plain ones */
+    d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : GCKPT_ISA_COUNT)) : GCKPT_ISA_PLAIN;
+    d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
     d.copy_feeds = a >> 2 & 1;
     d.skip_nonfinite = (a >> 3 & 3) == 3;
-    d.offload = a & 32 ? offload : NULL, d.reload = a & 32 ? reload : NULL;
-    d.wait = a & 32 && c & 1 ? wait_for : NULL;
+    const int far = a & 32 || (!in.odd && gckpt_plan_offloaded(plans[plan].p) > 0);
+    d.offload = far ? offload : NULL, d.reload = far ? reload : NULL;
+    d.wait = far && c & 1 ? wait_for : NULL;
     if (in.odd && c % 16 == 0)
         d.reload = NULL;
     d.progress = progress;
@@ -738,24 +828,26 @@ static void new_exec(int command)
         d.caches_of = execs[caches].e;
     }
     void *block;
-    size_t need = gckpt_exec_need(plans[plan].p, &d);
+    size_t need = pick(&in, 4) == 0 ? gckpt_exec_need(plans[plan].p, &d) : 0;
     d.memory = heap_or_block(&block, need);
     const uint64_t before = told(s, VALUES);
     const size_t live = memory.live;
-    gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, pick(&in, 16) ? &d : NULL);
+    const int plain = pick(&in, 16) == 0 && gckpt_plan_bytes(plans[plan].p) < memory.limit;
+    gckpt_exec *e = gckpt_exec_new(plans[plan].p, s, plain ? NULL : &d);
     if (!made(command, e, s)) {
         MUST(told(s, VALUES) == before, "an executor that was refused changed the store: %s",
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at == 0 || in.odd ||
-                 need == 0,
-             "%s", gckpt_error_text(s));
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd,
+             "in a block of the bytes that it needs: %s", gckpt_error_text(s));
         free(block);
         return;
     }
     exec_slot *x = &execs[i];
     memset(x, 0, sizeof *x);
+    if (plain)
+        memset(&d, 0, sizeof d), caches = -1;
     x->e = e, x->of = plans[plan], x->debug = d.debug, x->block = block;
     x->of.store = store;
     x->of.p = NULL;
@@ -763,6 +855,24 @@ static void new_exec(int command)
     x->stored = 1, x->caches_of = caches;
     if (caches >= 0)
         execs[caches].users++;
+    const gckpt_plan *made_from = plans[plan].p;
+    seen[FAST].count += gckpt_exec_isa(e) > GCKPT_ISA_C;
+    seen[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
+    seen[BLOCK].count += block != NULL;
+    seen[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
+    seen[LEAVES].count += plans[plan].d.leaves > 1;
+    seen[BF16].count += plans[plan].d.precision != GCKPT_FP32;
+    seen[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
+    seen[RANK].count += d.ranks != NULL;
+    if (plans[plan].net >= 0)
+        seen[CACHES].count += nets[plans[plan].net].net.caches > 0,
+            seen[PINNED].count += nets[plans[plan].net].net.pins > 0;
+    gckpt_parameter stored;
+    for (int k = 0; gckpt_store_peek(s, k, &stored) == GCKPT_OK; k++)
+        if (stored.packed) {
+            seen[PACKED].count++;
+            break;
+        }
     MUST(gckpt_exec_isa(e) != GCKPT_ISA_AUTO, "which instructions?");
     /* what a step is compared by */
     x->of.d.mode = gckpt_plan_mode(plans[plan].p);
@@ -772,6 +882,17 @@ static void new_exec(int command)
     x->of.d.budget = gckpt_plan_bytes(plans[plan].p);
     x->of.d.offload_bytes = gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_PARAMETERS) +
                             gckpt_plan_kind_bytes(plans[plan].p, GCKPT_BYTES_STATE);
+}
+static void new_exec(int command)
+{
+    const int i = pick(&in, EXECS), plan = find_plan();
+    if (plan >= 0)
+        exec_of(command, i, plan);
+}
+static float share(void)
+{
+    const float x = real(&in);
+    return in.odd || (x > 0 && x < 1) ? x : 0.5f;
 }
 static gckpt_hyper hyper_of(void)
 {
@@ -784,16 +905,16 @@ static gckpt_hyper hyper_of(void)
     if (a & 4)
         h.lr = real(&in);
     if (a & 8)
-        h.beta1 = real(&in), h.beta2 = real(&in);
+        h.beta1 = share(), h.beta2 = share();
     if (a & 16)
-        h.momentum = real(&in), h.eps = real(&in);
+        h.momentum = share(), h.eps = share();
     return h;
 }
 /* Rows that there are; others are refused, but an inference plan takes any. */
 static int64_t rows_of(const exec_slot *x)
 {
     const unsigned a = byte(&in);
-    if (a < 160)
+    if (a < 208)
         return x->of.in_batch < NET_ROWS ? x->of.in_batch : NET_ROWS;
     return a < 240 || x->of.d.mode == GCKPT_INFERENCE ? (int64_t)(a % NET_ROWS)
                                                       : number(&in, NET_ROWS);
@@ -846,8 +967,8 @@ static void step(int command)
         gckpt_profile profile;
         memset(&profile, 0, sizeof profile);
         profile.seconds = seconds, profile.user = &clock, profile.spent = spent;
-        profile.count = byte(&in) > 250 ? whole(&in, 5) : 4096; /* more than there are is refused */
-        profile.count = profile.count > 4096 ? 4096 : profile.count;
+        profile.count = byte(&in) > 250 ? whole(&in, 5) : x->of.length;
+        profile.count = profile.count > 4096 ? 0 : profile.count;
         r = gckpt_profile_step(x->e, f, n, rows, &h, &profile);
     } else if (how == 2) {
         if ((r = gckpt_step_begin(x->e, &h)) == GCKPT_OK) {
@@ -897,22 +1018,44 @@ static void step(int command)
     if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_PAINT) &&
         x->steps == 2 && x->of.d.leaves <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
         x->of.in_batch >= x->of.d.batch)
-        MUST(gckpt_bytes_measured(x->e) == x->of.d.budget, "%lu bytes planned, %lu measured",
-             (unsigned long)x->of.d.budget, (unsigned long)gckpt_bytes_measured(x->e));
+        MUST(gckpt_bytes_measured(x->e) == x->of.d.budget,
+             "%lu bytes planned, %lu measured: mode %s, %d picks, how %d, rows %ld",
+             (unsigned long)x->of.d.budget, (unsigned long)gckpt_bytes_measured(x->e),
+             gckpt_mode_name(x->of.d.mode), x->of.picks, how, (long)rows);
+}
+static int same_bits(const plan_slot *a, const plan_slot *b)
+{
+    return a->made_of == b->made_of && a->frozen == b->frozen && a->store == b->store &&
+           (a->d.mode == GCKPT_INFERENCE) == (b->d.mode == GCKPT_INFERENCE) &&
+           a->d.precision != GCKPT_BF16_FAST &&
+           (a->d.batch == b->d.batch || (a->d.as_built && b->d.as_built));
+}
+/* Another plan of what executor a runs, and an executor of it: its number, or -1. */
+static int rival(int a)
+{
+    const plan_slot *of = &execs[a].of;
+    const int plan = pick(&in, PLANS), i = (a + 1 + pick(&in, EXECS - 1)) % EXECS;
+    if (of->net < 0 || !nets[of->net].g || nets[of->net].store != of->store || execs[i].users > 0)
+        return -1;
+    plan_of(2, plan, of->net, &of->d);
+    if (!plans[plan].p || plans[plan].net != of->net)
+        return -1;
+    exec_of(3, i, plan);
+    return execs[i].e ? i : -1;
 }
 /* The same step by two executors of a net: the same bits. */
 static void duel(int command)
 {
-    const int a = find_exec(), c = find_exec();
-    if (a < 0 || c < 0 || a == c || execs[a].of.feeds < 0)
+    const int a = find_exec();
+    int c = find_exec();
+    if (a < 0 || execs[a].of.feeds < 0)
+        return;
+    if (a == c || !same_bits(&execs[a].of, &execs[c].of))
+        c = rival(a);
+    if (c < 0 || !same_bits(&execs[a].of, &execs[c].of))
         return;
     exec_slot *x[2] = { &execs[a], &execs[c] };
     const int inference = x[0]->of.d.mode == GCKPT_INFERENCE;
-    if (x[0]->of.made_of != x[1]->of.made_of || x[0]->of.frozen != x[1]->of.frozen ||
-        x[0]->of.store != x[1]->of.store || inference != (x[1]->of.d.mode == GCKPT_INFERENCE) ||
-        x[0]->of.d.precision == GCKPT_BF16_FAST ||
-        (x[0]->of.d.batch != x[1]->of.d.batch && (!x[0]->of.d.as_built || !x[1]->of.d.as_built)))
-        return;
     gckpt_store *s = stores[x[0]->of.store].s;
     int64_t rows = x[0]->of.in_batch < x[1]->of.in_batch ? x[0]->of.in_batch : x[1]->of.in_batch;
     rows = rows > NET_ROWS ? NET_ROWS : rows;
@@ -928,19 +1071,19 @@ static void duel(int command)
         gckpt_feed f[FEEDS]; /* ids are those of both */
         memcpy(f, x[0]->of.feed, sizeof f);
         const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
-        before = told(s, NO_VALUES);
+        before = told(s, MADE);
         r[k] = inference ? gckpt_forward(x[k]->e, f, x[0]->of.feeds, rows, &report[k])
                          : gckpt_step(x[k]->e, f, x[0]->of.feeds, rows, &h, &report[k]);
         said(command, x[k]->e, r[k]);
         x[k]->steps = -1000, x[k]->under_way = 0;
-        hash[k] = told(s, VALUES);
+        hash[k] = told(s, MADE);
         if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size) != GCKPT_OK)) {
             free(kept.bytes);
             return;
         }
         free(kept.bytes);
-        MUST(told(s, NO_VALUES) == before && hash_of(s) == weights,
-             "written and read a store is another");
+        MUST(hash_of(s) == weights, "written and read a store has other values");
+        MUST(told(s, MADE) == before, "written and read a store is another");
     }
     if (r[0] != GCKPT_OK || r[1] != GCKPT_OK || gckpt_position(x[0]->e) != gckpt_position(x[1]->e))
         return;
@@ -960,10 +1103,12 @@ static void duel(int command)
 static void picks(int command)
 {
     static float to[NET_ROWS * NET_ELEMENTS];
-    const int i = find_exec(), id = whole(&in, 40), gradient = pick(&in, 2);
+    const int i = find_exec(), any = whole(&in, 40), gradient = pick(&in, 2);
     if (i < 0)
         return;
     const unsigned how = byte(&in);
+    const plan_slot *of = &execs[i].of;
+    const int id = of->picks > 0 && how < 200 ? of->pick[(unsigned)any % (unsigned)of->picks] : any;
     if (how % 2) {
         const float *f = gckpt_fetch(execs[i].e, id, gradient);
         volatile float first = f ? f[0] : 0;
@@ -1005,9 +1150,9 @@ static void checks(int command)
     const int64_t rows = how ? x->of.d.batch : rows_of(x);
     if (rows > NET_ROWS)
         return;
-    const gckpt_result r =
-        how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs, 256, &update)
-            : gckpt_check_gradients(x->e, f, n, rows, &check);
+    const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs,
+                                                 x->of.tensors > 256 ? 0 : x->of.tensors, &update)
+                               : gckpt_check_gradients(x->e, f, n, rows, &check);
     said(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
     MUST(told(s, VALUES) == before, "%s (%s) changed the store",
@@ -1079,12 +1224,16 @@ static void external(int command)
     static uint16_t halves[64];
     const int store = find_store(), which = pick(&in, 2);
     gckpt_shape shape = gckpt_shape2(1 + number(&in, 8), 1 + number(&in, 8));
-    char name[8];
-    snprintf(name, sizeof name, "p%d", pick(&in, 30));
+    char name[32];
+    if (in.odd)
+        snprintf(name, sizeof name, "p%d", pick(&in, 30));
+    else
+        net_param_name(name, sizeof name, pick(&in, 8), &shape);
     /* what is not there would be the caller's fault */
     if (store < 0 || (shape.d[0] > 8 && shape.d[1] > 0) || (shape.d[1] > 8 && shape.d[0] > 0))
         return;
     gckpt_store *s = stores[store].s;
+    settled++;
     const uint64_t before = told(s, VALUES);
     const gckpt_result r =
         pick(&in, 3)
@@ -1136,6 +1285,128 @@ static void files(int command)
     }
     free(f.bytes);
 }
+/* A file that a store is mapped from, which may be damaged or lie anywhere. */
+static void map(int command)
+{
+    const int from = find_store(), to = find_store(), slot = pick(&in, MAPS);
+    gckpt_file_desc d;
+    const unsigned a = byte(&in);
+    file f = { 0 };
+    if (from < 0 || to < 0 || maps[slot])
+        return;
+    memset(&d, 0, sizeof d);
+    d.values_only = a & 1;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORED_F32;
+    if (gckpt_store_write_as(stores[from].s, file_write, &f, &d) == GCKPT_OK && f.size) {
+        gckpt_store *s = stores[to].s;
+        const unsigned changes = a & 8 ? 1 + a / 64 : 0, shift = a & 16 ? byte(&in) % 16 : 0;
+        const size_t size = a & 8 && a & 32 ? f.size * byte(&in) / 256 : f.size;
+        for (unsigned k = 0; k < changes; k++)
+            f.bytes[(byte(&in) * 256 + byte(&in)) % f.size] ^= (unsigned char)byte(&in);
+        d.partial = a >> 1 & 1, d.writable = a >> 5 & 1;
+        d.rename = a & 128 ? net_rename : NULL;
+        maps[slot] = malloc(size + 16);
+        memcpy((char *)maps[slot] + shift, f.bytes, size);
+        settled++;
+        const uint64_t before = told(s, VALUES);
+        const gckpt_result r = gckpt_store_map(s, (char *)maps[slot] + shift, size, &d);
+        if (!said(command, s, r))
+            MUST(told(s, VALUES) == before, "a map that was refused changed the store: %s",
+                 gckpt_error_text(s));
+        for (int i = 0; i < EXECS; i++)
+            execs[i].steps = -1000;
+    }
+    free(f.bytes);
+}
+static int entries(const char *at)
+{
+    int n = 0;
+    DIR *d = opendir(at);
+    MUST(d, "%s", at);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+static uint64_t file_hash(const char *path)
+{
+    static unsigned char bytes[1 << 16];
+    uint64_t h = 0;
+    size_t n;
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return 0;
+    while ((n = fread(bytes, 1, sizeof bytes, f)) > 0)
+        h = mix(h + 1, bytes, n);
+    fclose(f);
+    return h;
+}
+/* Files by path: names of any characters and lengths, folders, what is not there. */
+static void by_path(int command)
+{
+    static const char *const names[] = { "plain",
+                                         "two words.safetensors",
+                                         "a\tb\nc",
+                                         "%s%n%d",
+                                         "quote'\"\\",
+                                         "-rf",
+                                         "\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80",
+                                         "\xff\xfe\x80",
+                                         "missing/folder",
+                                         ".",
+                                         "",
+                                         "./../" };
+    enum { NAMES = sizeof names / sizeof names[0] };
+    static char path[5000];
+    const int from = find_store(), to = find_store(), which = pick(&in, NAMES + 2);
+    const unsigned a = byte(&in);
+    gckpt_file_desc d;
+    if (from < 0 || to < 0)
+        return;
+    int at = snprintf(path, 600, "%s/", folder);
+    if (which < NAMES) {
+        snprintf(path + at, 64, "%s", names[which]);
+    } else { /* near the most that a name or a path may have */
+        const int n = which == NAMES ? 230 + pick(&in, 28) : 4000 + pick(&in, 200);
+        for (int i = 0; i < n; i++)
+            path[at++] = which > NAMES && i % 2 ? '/' : which > NAMES ? '.' : 'n';
+        path[at] = 0;
+    }
+    memset(&d, 0, sizeof d);
+    d.values_only = a & 1, d.partial = a >> 1 & 1;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORED_F32;
+    d.rename = a & 8 ? net_rename : NULL;
+    const int before_entries = entries(folder);
+    FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* another file is there */
+    if (was)
+        MUST(fputs("another", was) >= 0 && fclose(was) == 0, "%s", path);
+    const uint64_t old = file_hash(path);
+    if (talk)
+        fprintf(stderr, "  path %.80s\n", path);
+    gckpt_store *s = stores[from].s, *t = stores[to].s;
+    const uint64_t wrote_from = told(s, MADE);
+    gckpt_result r = a & 32 ? gckpt_store_save(s, path) : gckpt_store_save_as(s, path, &d);
+    const int saved = said(command, s, r);
+    MUST(told(s, MADE) == wrote_from, "saving changed the store");
+    MUST(saved || file_hash(path) == old, "a save that failed changed the file");
+    if (saved && a & 64) {
+        FILE *f = fopen(path, a & 128 ? "rb+" : "ab");
+        MUST(f, "%s", path);
+        if (a & 128)
+            fseek(f, byte(&in) * 256 + byte(&in), SEEK_SET);
+        MUST(putc((int)byte(&in), f) != EOF && fclose(f) == 0, "%s", path);
+    }
+    const uint64_t before = told(t, VALUES);
+    r = a & 32 ? gckpt_store_load(t, path) : gckpt_store_load_as(t, path, &d);
+    if (!said(command + 1, t, r))
+        MUST(told(t, VALUES) == before, "a file that was refused changed the store: %s",
+             gckpt_error_text(t));
+    for (int i = 0; i < EXECS; i++)
+        execs[i].steps = -1000;
+    if (saved || was)
+        MUST(remove(path) == 0, "%s is not there", path);
+    MUST(entries(folder) == before_entries, "a save leaves something beside %s", path);
+}
 /* What may be asked of anything at any time. */
 static void getters(int command)
 {
@@ -1168,7 +1439,8 @@ static void getters(int command)
         const int64_t rows = number(&in, 20);
         const int64_t share = gckpt_plan_share(p, rows, 0, pick(&in, 2) ? &first : NULL);
         MUST(share == rows || rows < 0 || rows > 20, "share %ld of %ld", (long)share, (long)rows);
-        gckpt_exec_need(p, NULL);
+        if (i % 4 == 0)
+            gckpt_exec_need(p, NULL);
     }
     if (exec >= 0) {
         const int x = exec;
@@ -1192,7 +1464,7 @@ static void getters(int command)
     const float f = real(&in);
     gckpt_from_bf16(gckpt_to_bf16(f));
     gckpt_lr_cosine(byte(&in), byte(&in), byte(&in), f, 0);
-    gckpt_isa_available((gckpt_isa)i), gckpt_isa_name((gckpt_isa)(i & 7)), gckpt_threads();
+    gckpt_isa_name((gckpt_isa)(i & 7)), gckpt_threads();
     gckpt_result_text((gckpt_result)(i & 31));
     MUST(gckpt_shape_of(NULL).n == -1 && gckpt_id(NULL) == -1 && !gckpt_graph_of(NULL) &&
              gckpt_graph_size(NULL) == 0,
@@ -1226,44 +1498,66 @@ static void freeing(int command)
     }
 }
 
+enum { NOTHING, A_STORE, A_NET, A_PLAN, AN_EXECUTOR };
 static const struct {
     void (*run)(int command);
-    int id;
+    int id, needs;
     const char *name;
 } commands[] = {
-    { new_store, 0, "store_new" },
-    { new_net, 1, "graph_new" },
-    { new_net, 1, "" },
-    { new_plan, 2, "plan_new" },
-    { new_plan, 2, "" },
-    { new_plan, 2, "" },
-    { new_exec, 3, "exec_new" },
-    { new_exec, 3, "" },
-    { new_exec, 3, "" },
-    { step, 4, "step, gradients, forward" },
-    { step, 4, "" },
-    { step, 4, "" },
-    { duel, 5, "steps of two plans" },
-    { duel, 5, "" },
-    { fit, 7, "fit" },
-    { frontier, 8, "frontier_new" },
-    { frontier, 8, "" },
-    { plan_texts, 10, "plan_read" },
-    { plan_params, 11, "plan_params" },
-    { picks, 12, "fetch, collect" },
-    { positions, 13, "rewind" },
-    { checks, 14, "check_gradients, calibrate" },
-    { settings, 15, "freeze, group, reset, ranks, notes" },
-    { settings, 15, "" },
-    { pack, 16, "pack" },
-    { external, 17, "external" },
-    { files, 18, "store_write" },
-    { files, 18, "" },
-    { getters, 20, "getters" },
-    { failing, 21, "failing" },
-    { failing, 21, "" },
-    { freeing, 22, "free" },
+    { new_store, 0, NOTHING, "store_new" },
+    { new_net, 1, A_STORE, "graph_new" },
+    { new_plan, 2, A_NET, "plan_new" },
+    { new_plan, 2, A_NET, "" },
+    { new_exec, 3, A_PLAN, "exec_new" },
+    { new_exec, 3, A_PLAN, "" },
+    { step, 4, AN_EXECUTOR, "step, gradients, forward" },
+    { step, 4, AN_EXECUTOR, "" },
+    { step, 4, AN_EXECUTOR, "" },
+    { step, 4, AN_EXECUTOR, "" },
+    { duel, 5, AN_EXECUTOR, "steps of two plans" },
+    { duel, 5, AN_EXECUTOR, "" },
+    { fit, 7, A_NET, "fit" },
+    { frontier, 8, A_NET, "frontier_new" },
+    { frontier, 8, NOTHING, "" },
+    { plan_texts, 10, A_PLAN, "plan_read" },
+    { plan_params, 11, A_PLAN, "plan_params" },
+    { picks, 12, AN_EXECUTOR, "fetch, collect" },
+    { positions, 13, AN_EXECUTOR, "rewind" },
+    { checks, 14, AN_EXECUTOR, "check_gradients, calibrate" },
+    { settings, 15, A_STORE, "freeze, group, reset, ranks, notes" },
+    { settings, 15, A_STORE, "" },
+    { pack, 16, A_STORE, "pack" },
+    { external, 17, A_STORE, "external" },
+    { files, 18, A_STORE, "store_write" },
+    { files, 18, A_STORE, "" },
+    { map, 23, A_STORE, "map" },
+    { by_path, 24, A_STORE, "save" },
+    { getters, 20, NOTHING, "getters" },
+    { failing, 21, NOTHING, "failing" },
+    { failing, 21, NOTHING, "" },
+    { freeing, 22, NOTHING, "free" },
 };
+/* Makes what a command needs, where there is none. */
+static void prepare(int needs)
+{
+    int there[5] = { 1, 0, 0, 0, 0 };
+    for (int i = 0; i < STORES; i++)
+        there[A_STORE] |= stores[i].s != NULL;
+    for (int i = 0; i < NETS; i++)
+        there[A_NET] |= nets[i].g != NULL;
+    for (int i = 0; i < PLANS; i++)
+        there[A_PLAN] |= plans[i].p != NULL;
+    for (int i = 0; i < EXECS; i++)
+        there[AN_EXECUTOR] |= execs[i].e != NULL && execs[i].stored;
+    if (needs >= A_STORE && !there[A_STORE])
+        new_store(0);
+    if (needs >= A_NET && !there[A_NET])
+        new_net(1);
+    if (needs >= A_PLAN && !there[A_PLAN])
+        new_plan(2);
+    if (needs >= AN_EXECUTOR && !there[AN_EXECUTOR])
+        new_exec(3);
+}
 
 static void tell(void)
 {
@@ -1271,20 +1565,26 @@ static void tell(void)
         if (commands[i].name[0])
             fprintf(stderr, "%-36s %9ld %9ld\n", commands[i].name, met[commands[i].id],
                     accepted[commands[i].id]);
-    fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n", "  compared", "",
-            accepted[6], "  frontier_plan", met[9], accepted[9], "  store_read", met[19],
-            accepted[19]);
+    fprintf(stderr, "%-36s %9s %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n%-36s %9ld %9ld\n",
+            "  compared", "", accepted[6], "  frontier_plan", met[9], accepted[9], "  store_read",
+            met[19], accepted[19], "  load", met[25], accepted[25]);
+    for (int i = 0; i < SEEN; i++)
+        fprintf(stderr, "%-36s %9ld\n", seen[i].name, seen[i].count);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    /* a store, a net of 2 rows and 80 bytes; calls by chance */
-    static const uint8_t head[] = { 0, 0, 0, 5, 1, 0, 0, 1, 1, 80 };
+    /* a store, a net of 2 rows and 60 bytes; calls by chance */
+    static const uint8_t head[] = { 0, 0, 0, 5, 1, 0, 0, 1, 1, 60 };
     (void)argc, (void)argv;
     talk = getenv("FUZZ_TALK") != NULL;
-    write_seeds("calls", 200, 400, head, sizeof head);
+    folder = getenv("FUZZ_DIR") ? getenv("FUZZ_DIR") : ".";
+    for (int i = 0; i < GCKPT_ISA_COUNT; i++)
+        available[i] = gckpt_isa_available((gckpt_isa)i);
+    write_seeds("calls", 400, 160, head, sizeof head);
     net_data();
+    net_with_caches = 2;
     if (getenv("FUZZ_COUNT"))
         atexit(tell);
     return 0;
@@ -1294,8 +1594,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
 {
     in.at = at, in.left = size;
-    memset(&memory, 0, sizeof memory);
-    memory.limit = 4 << 20;
+    net_memory(&memory);
     memset(&fails, 0, sizeof fails);
     memset(plans, 0, sizeof plans), memset(execs, 0, sizeof execs), memset(nets, 0, sizeof nets);
     memset(far_memory, 0, sizeof far_memory);
@@ -1304,9 +1603,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
         const unsigned c = byte(&in) % (sizeof commands / sizeof commands[0]);
         if (talk)
             fprintf(stderr, "%s %d\n", commands[c].name, commands[c].id);
+        prepare(commands[c].needs);
         commands[c].run(commands[c].id);
     }
     free_all();
+    for (int i = 0; i < MAPS; i++) {
+        free(maps[i]);
+        maps[i] = NULL;
+    }
     for (int i = 0; i < EXECS; i++)
         MUST(!execs[i].e, "an executor is left");
     MUST(memory.live == 0 && memory.blocks == 0, "%lu bytes in %ld blocks are left",

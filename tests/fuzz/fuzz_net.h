@@ -1,8 +1,10 @@
 /* fuzz_net.h - a graph made from bytes: any op, shapes that mostly fit, now and then wrong ones. The
- * same bytes with other rows give the same net for other micro-batches. Behind fuzz's bytes.h. */
+ * same bytes with other rows give the same net for other micro-batches. And the memory that targets
+ * with nets give to the library. Behind fuzz's bytes.h. */
 #ifndef FUZZ_NET_H
 #define FUZZ_NET_H
 #include "rig.h"
+#include <sanitizer/asan_interface.h>
 
 typedef gckpt_tensor T;
 enum { NET_TENSORS = 48, NET_TERMS = 3, NET_ROWS = 20, NET_ELEMENTS = 512, NET_PICKS = 4 };
@@ -22,6 +24,66 @@ static inline void net_data(void)
     }
 }
 
+/* ---- memory: rig.h's heap, from one room that each input has from its beginning on, so that it is
+ * touched but once. Nothing in it is given twice to one input, so whoever reads what was given back
+ * is found out; between blocks there is what nobody may touch. ---- */
+enum { NET_ROOM = 96 << 20, NET_BETWEEN = 32 };
+static unsigned char net_room[NET_ROOM] __attribute__((aligned(64)));
+static size_t net_used;
+
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    /* what is freed of malloc's (by graphs aside, by libFuzzer) is not kept for long */
+    return "quarantine_size_mb=4:malloc_context_size=8";
+}
+/* For each input, before the first block. */
+static inline void net_memory(heap *h)
+{
+    memset(h, 0, sizeof *h);
+    h->limit = 4 << 20;
+    if (net_used == 0)
+        ASAN_POISON_MEMORY_REGION(net_room, NET_ROOM);
+    net_used = NET_BETWEEN;
+}
+static inline void *net_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    heap *h = (heap *)user;
+    unsigned char *fresh = NULL, *size_at = ptr ? (unsigned char *)ptr - 16 : NULL;
+    size_t had = 0;
+    if (ptr) {
+        ASAN_UNPOISON_MEMORY_REGION(size_at, 16);
+        memcpy(&had, size_at, sizeof had);
+        ASAN_POISON_MEMORY_REGION(size_at, 16);
+    }
+    h->wrong_sizes += had != old_size;
+    if (new_size) {
+        if (++h->calls == h->fail_at || (h->fail_from && h->calls >= h->fail_from) ||
+            new_size > h->limit || h->live + new_size > h->limit ||
+            net_used + new_size + 2 * NET_BETWEEN > NET_ROOM)
+            return NULL;
+        fresh = net_room + net_used;
+        ASAN_UNPOISON_MEMORY_REGION(fresh - 16, new_size + 16);
+        memcpy(fresh - 16, &new_size, sizeof new_size);
+        ASAN_POISON_MEMORY_REGION(fresh - 16, 16);
+        memset(fresh, 0xee, new_size);
+        net_used += ((new_size + 15) & ~(size_t)15) + NET_BETWEEN;
+        if (ptr)
+            memcpy(fresh, ptr, had < new_size ? had : new_size);
+    }
+    if (ptr)
+        ASAN_POISON_MEMORY_REGION(ptr, had);
+    h->live += new_size - had;
+    h->peak = h->live > h->peak ? h->live : h->peak;
+    h->blocks += (fresh != NULL) - (ptr != NULL);
+    return fresh;
+}
+static inline gckpt_memory net_heap(heap *h)
+{
+    const gckpt_memory m = { .resize = net_resize, .user = h };
+    return m;
+}
+
 typedef struct {
     gckpt_graph *g;
     T *t[NET_TENSORS];
@@ -32,6 +94,7 @@ typedef struct {
     gckpt_pick fetch[NET_PICKS]; /* what plans may pick */
     int fetches;
     int own; /* a user's op whose runs are counted */
+    int caches, pins;
 } fuzz_net;
 
 /* ---- a user's ops: 2x with aux, and ones that refuse ---- */
@@ -114,6 +177,13 @@ static gckpt_shape net_shape(bytes *b, int axes, int64_t rows)
         s.d[i] = 1 + number(b, i > 2 ? 3 : 8);
     return s;
 }
+static void net_param_name(char *name, size_t room, int i, const gckpt_shape *s)
+{
+    unsigned h = (unsigned)s->n;
+    for (int k = 0; k < s->n && k < GCKPT_MAX_DIMS; k++)
+        h = h * 31 + (unsigned)s->d[k];
+    snprintf(name, room, "p%d.%x", i, h);
+}
 static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
 {
     char name[32];
@@ -125,7 +195,12 @@ static T *net_weight(fuzz_net *n, bytes *b, gckpt_shape s)
         init.constant = real(b);
     if (x % 16 == 2)
         init.uniform = real(b);
-    snprintf(name, sizeof name, "p%d", x % 32 == 3 && n->params ? pick(b, n->params) : n->params++);
+    const int i = x % 32 == 3 && n->params ? pick(b, n->params) : n->params++;
+    /* nets of one store share what has the same name, which mostly is of the same shape */
+    if (b->odd)
+        snprintf(name, sizeof name, "p%d", i);
+    else
+        net_param_name(name, sizeof name, i, &s);
     return gckpt_param(n->g, name, s, init);
 }
 static T *net_input(fuzz_net *n, bytes *b, gckpt_type type, gckpt_shape s)
@@ -392,7 +467,22 @@ static void net_term(fuzz_net *n, bytes *b, T *loss)
     }
 }
 
+/* Whether tensor `from` leads to tensor `to`. */
+static int net_leads(const gckpt_graph *g, int from, int to)
+{
+    unsigned char led[512] = { 0 };
+    gckpt_node node;
+    for (int i = from; i <= to && i < 512; i++) {
+        led[i] = i == from;
+        if (gckpt_graph_node(g, i, &node) == GCKPT_OK && strcmp(node.op, "detach") != 0)
+            for (int k = 0; k < node.inputs; k++)
+                led[i] |= node.input[k] >= 0 && node.input[k] < 512 && led[node.input[k]];
+    }
+    return to >= 0 && to < 512 && led[to];
+}
+
 enum { NET_OPS = 24, NET_OP_BYTES = 10 };
+static int net_with_caches = 1; /* of eight nets; they only run forward */
 /* Without the ops of `left_out`. Returns the first one that was refused, -1: none. */
 static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32_t left_out)
 {
@@ -401,9 +491,14 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
     memset(n, 0, sizeof *n);
     n->g = g, n->rows = rows;
     const unsigned first = byte(&b);
-    const int caches = first / 8 % 8 == 1;
+    const int caches = (int)(first / 8 % 8) < net_with_caches;
     b.odd = first % 8 == 7;
-    net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, 2 + pick(&b, 3), rows)));
+    T *begins =
+        net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + pick(&b, 3), rows)));
+    if (!b.odd) { /* mostly there is something to train */
+        T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + pick(&b, 6)));
+        begins = net_add(n, gckpt_linear(begins, w, NULL));
+    }
     all = b, all.odd = b.odd;
     for (int i = 0; i < NET_OPS && all.left > 0; i++) {
         b = part(&all, NET_OP_BYTES);
@@ -415,7 +510,8 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         if (x && gckpt_graph_node(g, gckpt_id(x), &node) == GCKPT_OK &&
             (node.loss || node.type != GCKPT_F32) && !b.odd)
             x = net_like(n, &b, 0, NULL);
-        switch (pick(&b, 24)) {
+        const int op = pick(&b, 24);
+        switch (caches && op >= 18 ? 22 : op) {
         case 0:
         case 1: t = net_unary(&b, x); break;
         case 2:
@@ -471,6 +567,7 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
                 gckpt_segment_end(g), segments--;
             break;
         case 21:
+            n->pins++;
             if (pick(&b, 2))
                 pc_saw_pin(gckpt_keep(x), 1);
             else
@@ -483,6 +580,7 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
                 T *k = pick(&b, 2) ? gckpt_cache(x, 1 + number(&b, 16))
                                    : gckpt_cache_window(x, 1 + number(&b, 200), number(&b, 4));
                 t = gckpt_attention(x, k, k, 1, b.odd ? pick(&b, 2) : 1);
+                n->caches += t != NULL;
             }
             break;
         default:
@@ -497,6 +595,28 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
     }
     while (segments-- > 0)
         gckpt_segment_end(g);
+    /* the first term counts the steps: it depends on an input, and on something to train */
+    int counts = n->terms > 0;
+    if (!b.odd && counts) {
+        const int id = gckpt_id(n->term[0].loss);
+        counts = net_leads(g, gckpt_id(begins), id);
+        gckpt_node node;
+        for (int i = 1; i < n->terms; i++)
+            if (gckpt_graph_node(g, gckpt_id(n->term[i].loss), &node) == GCKPT_OK && node.batchless)
+                n->term[i].regulariser = 1;
+    }
+    if (!b.odd && n->fetches == 0) {
+        n->fetch[0].tensor = begins, n->fetch[0].gradient = 0;
+        n->fetch[1].tensor = begins, n->fetch[1].gradient = 1;
+        n->fetches = 1 + (counts && !caches);
+    }
+    if (!b.odd && !counts) {
+        T *loss = gckpt_sum_loss(gckpt_mul(begins, begins));
+        if (n->terms < NET_TERMS)
+            n->terms++;
+        memmove(n->term + 1, n->term, sizeof n->term[0] * (size_t)(n->terms - 1));
+        n->term[0].loss = loss, n->term[0].weight = 1, n->term[0].regulariser = 0;
+    }
     for (int i = n->count; n->terms == 0 && i-- > 0;) {
         gckpt_node node;
         if (gckpt_graph_node(g, gckpt_id(n->t[i]), &node) == GCKPT_OK && node.type == GCKPT_F32 &&
@@ -511,8 +631,16 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
  * are left out, but where odd numbers may come. */
 static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
 {
-    uint32_t left_out = 0;
-    for (int refused = 0; refused >= 0;) {
+    static struct {
+        uint64_t of; /* a hash of the bytes; 0: none */
+        uint32_t left_out;
+    } known[4096];
+    uint64_t of = 14695981039346656037u;
+    for (size_t i = 0; i < b.left; i++)
+        of = (of ^ b.at[i]) * 1099511628211u;
+    const size_t at = (size_t)(of >> 52);
+    uint32_t left_out = known[at].of == of ? known[at].left_out : 0;
+    for (int refused = known[at].of == of ? -1 : 0; refused >= 0;) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *aside = gckpt_graph_new(s, NULL);
         refused = net_made(n, aside, b, 3, left_out);
@@ -521,6 +649,7 @@ static void net_make(fuzz_net *n, gckpt_graph *g, bytes b, int64_t rows)
         gckpt_graph_free(aside);
         gckpt_store_free(s);
     }
+    known[at].of = of, known[at].left_out = left_out;
     net_made(n, g, b, rows, left_out);
 }
 
@@ -563,7 +692,7 @@ typedef struct {
 /* Store and graph; net_make is next. */
 static inline void life_open(life *l, heap *memory)
 {
-    const gckpt_memory m = heap_memory(memory);
+    const gckpt_memory m = net_heap(memory);
     gckpt_store_desc d;
     memset(&d, 0, sizeof d);
     memset(l, 0, sizeof *l);

@@ -1,5 +1,7 @@
-/* fuzz_schedule.c - any list of instructions as desc.schedule: that of a store-all plan with forwards
- * repeated, left out, moved, foreign ones put in, reloads of what may be offloaded; or any numbers.
+/* fuzz_schedule.c - any list of instructions as desc.schedule: that of a plan of any mode, in a budget,
+ * too, or of a store-all plan with all that a backward reads computed anew or reloaded before it,
+ * with forwards repeated, left out, moved, foreign ones put in, reloads and holds of what may be
+ * offloaded; or any numbers.
  *
  * What must hold: it is refused with a text, and nothing is left; or it is accepted, then the plan is
  * what tests/plan_check.h says it must be, and its steps, with what is dead painted and what is
@@ -13,7 +15,25 @@
 enum { MOST = 400, FEEDS = 24 };
 
 static heap memory;
-static long tried, planned, accepted;
+static long tried, planned, accepted, ran, again, offloads;
+static unsigned char far_memory[1 << 17];
+
+static size_t offload(void *user, size_t at, const void *from, size_t size)
+{
+    (void)user;
+    MUST(at + size <= sizeof far_memory, "%lu bytes to %lu", (unsigned long)size,
+         (unsigned long)at);
+    memcpy(far_memory + at, from, size);
+    return size;
+}
+static size_t reload(void *user, size_t at, void *to, size_t size)
+{
+    (void)user;
+    MUST(at + size <= sizeof far_memory, "%lu bytes from %lu", (unsigned long)size,
+         (unsigned long)at);
+    memcpy(to, far_memory + at, size);
+    return size;
+}
 
 static void begin(life *l, bytes b, int64_t rows)
 {
@@ -26,28 +46,71 @@ static void end(life *l)
     rig_free(l->e, l->p, l->g, l->s);
     memset(l, 0, sizeof *l);
 }
-static void steps(life *l, unsigned debug, const gckpt_feed *f, int n, int64_t rows,
+static void steps(life *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f, int n, int64_t rows,
                   const gckpt_hyper *h)
 {
     gckpt_exec_desc d;
     memset(&d, 0, sizeof d);
-    d.memory = heap_memory(&memory), d.debug = debug;
+    d.memory = net_heap(&memory), d.debug = debug;
+    d.isa = isa;
+    d.offload = offload, d.reload = reload;
     l->e = gckpt_exec_new(l->p, l->s, &d);
     for (int i = 0; i < 2 && l->e; i++)
         l->result[i] = gckpt_step(l->e, f, n, rows, h, &l->report[i]);
-    l->hash = gckpt_store_hash(l->s);
+    l->hash = l->e ? gckpt_store_hash(l->s) : 0; /* a parameter may be as large as can be said */
 }
 
-/* From the store-all plan's list, or from nothing. */
-static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instruction *list)
+/* Before each backward what its op and its inputs' ops made, reloaded or computed anew from what they
+ * read, by the bits of `how`. */
+static int all_anew(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
+                    gckpt_instruction *list)
 {
+    int n = 0;
+    for (int i = 0; i < length && n < MOST - 80; i++) {
+        gckpt_node node, deeper;
+        if (from[i].kind == GCKPT_BACKWARD && gckpt_graph_node(g, from[i].id, &node) == GCKPT_OK) {
+            for (int k = node.inputs; k-- > 0;) {
+                const gckpt_kind kind = how >> (k + i) % 5 & 1 ? GCKPT_RELOAD : GCKPT_FORWARD;
+                if (kind == GCKPT_FORWARD && how & 64 &&
+                    gckpt_graph_node(g, node.input[k], &deeper) == GCKPT_OK)
+                    for (int j = 0; j < deeper.inputs && n < MOST - 80; j++)
+                        list[n].kind = kind, list[n++].id = deeper.input[j];
+                list[n].kind = kind, list[n++].id = node.input[k];
+            }
+            if (how & 32)
+                list[n].kind = how & 16 ? GCKPT_RELOAD : GCKPT_FORWARD, list[n++].id = from[i].id;
+        }
+        list[n++] = from[i];
+    }
+    /* what is no op has no forward */
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        gckpt_node node;
+        if (list[i].kind == GCKPT_BACKWARD ||
+            (gckpt_graph_node(g, list[i].id, &node) == GCKPT_OK && strcmp(node.op, "input") != 0 &&
+             strcmp(node.op, "param") != 0 && strcmp(node.op, "constant") != 0))
+            list[kept++] = list[i];
+    }
+    return kept;
+}
+
+/* From a plan's list, or from nothing. */
+static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_instruction *list)
+{
+    static gckpt_instruction plain[MOST];
+    const int tensors = gckpt_graph_size(g);
     int n = 0;
     const unsigned how = byte(b);
     for (int i = 0; how % 8 != 7 && i < gckpt_plan_length(p) && n < MOST / 2; i++) {
-        gckpt_plan_get(p, i, &list[n]);
-        n += list[n].kind == GCKPT_FORWARD || list[n].kind == GCKPT_BACKWARD;
+        gckpt_plan_get(p, i, &plain[n]);
+        n += plain[n].kind == GCKPT_FORWARD || plain[n].kind == GCKPT_BACKWARD ||
+             plain[n].kind == GCKPT_RELOAD || plain[n].kind == GCKPT_HOLD;
     }
-    for (int edits = byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
+    if (how % 8 == 6 || how % 8 == 5)
+        n = all_anew(g, how % 8 == 5 ? byte(b) & 96 : byte(b), plain, n, list);
+    else
+        memcpy(list, plain, (size_t)n * sizeof *list);
+    for (int edits = how & 128 ? 0 : byte(b) % 8; edits > 0 && n < MOST - 40; edits--) {
         const unsigned what = byte(b);
         const int at = n ? (byte(b) * 256 + byte(b)) % (n + 1) : 0;
         if (what % 8 < 4) { /* a stretch again */
@@ -72,11 +135,11 @@ static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instructio
         } else { /* a new one */
             static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_RELOAD,
                                                 GCKPT_FORWARD, GCKPT_RELOAD,   GCKPT_UPDATE,
-                                                GCKPT_HOLD,    GCKPT_REDUCE };
+                                                GCKPT_HOLD,    GCKPT_REDUCE,   GCKPT_OFFLOAD };
             memmove(list + at + 1, list + at, (size_t)(n - at) * sizeof *list);
             list[at].kind =
-                b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 8 : 5)];
-            list[at].id = b->odd && what % 16 == 15 ? whole(b, 64) : byte(b) % (tensors + 1);
+                b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 9 : 5)];
+            list[at].id = b->odd && what % 16 == 15 ? whole(b, 64) : byte(b) % (tensors + b->odd);
             n++;
         }
     }
@@ -86,7 +149,10 @@ static int schedule(bytes *b, const gckpt_plan *p, int tensors, gckpt_instructio
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 static void tell(void)
 {
-    fprintf(stderr, "%ld tries, %ld nets, %ld schedules accepted\n", tried, planned, accepted);
+    fprintf(stderr,
+            "%ld tries, %ld nets, %ld schedules accepted, %ld of them with something again, %ld "
+            "with offloads; %ld run\n",
+            tried, planned, accepted, again, offloads, ran);
 }
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
@@ -94,6 +160,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     write_seeds("schedule", 200, 120, head, sizeof head);
     net_data();
+    net_with_caches = 0;
     if (getenv("FUZZ_COUNT"))
         atexit(tell);
     return 0;
@@ -102,6 +169,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 static void try_one(bytes in)
 {
     static gckpt_instruction list[MOST];
+    static const gckpt_mode modes[8] = { GCKPT_STORE_ALL, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                         GCKPT_SQRT,      GCKPT_STORE_ALL, GCKPT_AUTO,
+                                         GCKPT_AUTO,      GCKPT_STORE_ALL };
     life a, c;
     in.odd = byte(&in) % 4 == 3;
     const bytes net = part(&in, byte(&in));
@@ -111,7 +181,7 @@ static void try_one(bytes in)
     gckpt_plan_desc d;
     memset(&d, 0, sizeof d);
     begin(&a, net, rows);
-    d.memory = heap_memory(&memory);
+    d.memory = net_heap(&memory);
     d.mode = GCKPT_STORE_ALL;
     d.batch = rows * (o & 4 ? 2 : 1);
     d.optimiser = o & 8 ? GCKPT_SGD : GCKPT_ADAMW;
@@ -127,12 +197,24 @@ static void try_one(bytes in)
         gckpt_hyper h = gckpt_hyper_lr(0.01f);
         begin(&c, net, rows);
         planned++;
-        d.mode = GCKPT_SCHEDULE;
         d.offload_bytes = q & 16 ? (q & 32 ? 100000 : 300) : 0;
         d.offload_beside = q >> 6 & 1;
         d.fetch = c.net.fetch;
-        d.instructions = schedule(&in, a.p, gckpt_graph_size(a.g), list);
+        const unsigned from = byte(&in);
+        gckpt_plan *by = NULL; /* whose list is changed */
+        d.mode = modes[from % 8];
+        if (d.mode != GCKPT_STORE_ALL) {
+            d.offload_work = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
+            d.budget = d.mode == GCKPT_AUTO
+                           ? gckpt_plan_bytes(a.p) - gckpt_plan_arena(a.p) * (1 + from / 16) / 20
+                           : 0;
+            by = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
+            d.budget = 0;
+        }
+        d.mode = GCKPT_SCHEDULE;
+        d.instructions = schedule(&in, by ? by : a.p, c.g, list);
         d.schedule = list;
+        gckpt_plan_free(by);
         const size_t live = memory.live;
         c.p = gckpt_plan_new(c.g, c.net.term, c.net.terms, &d);
         if (!c.p) {
@@ -141,18 +223,23 @@ static void try_one(bytes in)
             MUST(memory.live == live, "what was refused left %ld bytes",
                  (long)(memory.live - live));
         } else {
-            const char *problem = plan_check(c.p, c.g, &d);
+            /* it takes longer than all of the rest: of some, as their bytes have it */
+            const char *problem = o / 16 % 4 == q % 4 ? plan_check(c.p, c.g, &d) : NULL;
+            const gckpt_isa isa = q % 16 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
             accepted++;
+            again += gckpt_plan_recompute(c.p) > 0;
+            offloads += gckpt_plan_offloaded(c.p) > 0;
             /* a loss may run late, since its gradient does not need it: no plan made here does so */
             if (problem && strstr(problem, "backward of") &&
                 strstr(problem, "comes before its forward"))
                 problem = NULL;
             MUST(!problem, "plan_check: %s", problem);
-            steps(&a, 0, f, n, d.batch, &h);
-            steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE, f,
-                  n, d.batch, &h);
-            MUST(!a.e == !c.e || memory.limit, "only one has an executor: %s",
-                 gckpt_error_text(a.e ? c.s : a.s));
+            steps(&a, 0, isa, f, n, d.batch, &h);
+            steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE,
+                  isa, f, n, d.batch, &h);
+            ran += a.e && c.e;
+            MUST(!a.e == !c.e || gckpt_error(a.e ? c.s : a.s) == GCKPT_E_MEMORY,
+                 "only one has an executor: %s", gckpt_error_text(a.e ? c.s : a.s));
             for (int i = 0; i < 2 && a.e && c.e; i++) {
                 const double *x = &a.report[i].loss, *y = &c.report[i].loss;
                 MUST(a.result[i] == c.result[i], "%s; %s", gckpt_error_text(a.e),
@@ -181,8 +268,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *at, size_t size)
 {
     bytes in;
     in.at = at, in.left = size, in.odd = 0;
-    memset(&memory, 0, sizeof memory);
-    memory.limit = 4 << 20;
+    net_memory(&memory);
     try_one(in);
     MUST(memory.live == 0 && memory.blocks == 0 && memory.wrong_sizes == 0,
          "%lu bytes in %ld blocks are left", (unsigned long)memory.live, memory.blocks);

@@ -320,6 +320,51 @@ static void test_skipped(void)
 }
 
 #ifndef TESTED_ELSEWHERE
+/* Memory as it is found: nobody has cleared it. */
+static void *used_get(void *context, size_t bytes, size_t alignment)
+{
+    device *d = (device *)context;
+    void *at = device_get(context, bytes, alignment);
+    device_open(d);
+    if (at)
+        memset(at, 0xee, bytes);
+    device_close(d);
+    return at;
+}
+
+/* Where nothing is trained, but running statistics are measured, no gradient can keep a step back. */
+static void test_measured_alone(void)
+{
+    uint64_t want = 0;
+    for (int way = 0; way < 4; way++) {
+        const gckpt_init zero = { 0, 0, 0 }, one = { 0, 0, 1 };
+        gckpt_backend used = *tested[way % 2];
+        used.get = used_get;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
+        gckpt_tensor *mean = gckpt_running(g, "mean", gckpt_shape1(WIDTH), zero, 0.1f);
+        gckpt_tensor *variance = gckpt_running(g, "variance", gckpt_shape1(WIDTH), one, 0.1f);
+        gckpt_tensor *h = gckpt_batchnorm(x, NULL, NULL, mean, variance);
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .backend = way < 2 ? NULL : &used };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        gckpt_exec_desc e_desc = { .backend = d.backend, .skip_nonfinite = 1 };
+        gckpt_exec *e = gckpt_exec_new(p, s, &e_desc);
+        gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+        gckpt_feed feed = { gckpt_id(x), small_x };
+        gckpt_report r = { 0 };
+        small_data(1);
+        CHECK_MSG(gckpt_step(e, &feed, 1, ROWS, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(e));
+        CHECK(gckpt_store_pull(s, "*") == GCKPT_OK);
+        const uint64_t hash = gckpt_store_hash(s);
+        want = way ? want : hash;
+        CHECK_MSG(hash == want, "way %d: statistics were measured and not kept", way);
+        rig_free(e, p, g, s);
+    }
+}
+
 static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
 static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
 static void odd_loss_there(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
@@ -755,6 +800,7 @@ int main(int argc, char **argv)
     tested[0] = &plain_backend;
     tested[1] = &fast_backend;
     test_pages();
+    test_measured_alone();
     test_waits();
     test_refusals();
     test_tested(first, count);
