@@ -4,10 +4,12 @@
 # itself. Prints a table by floor, then each line and each side of a branch that nothing ran, but those that
 # tests/uncovered.txt has with a reason. Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
 # where a line that has a reason is run. The aim is 100 and 98.
+# Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
 # Takes some 25 minutes on two cores. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
+#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
 # A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
@@ -68,9 +70,26 @@ with()
         run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED "$test" $at/rooms.a -lm -lpthread -o $at/test &&
         run $at/test "$@"
 }
+# tests by kernels of AVX-512 that are compiled for AVX2 (sh tests/check_all.sh avx512)
+emulated()
+{
+    avx512="-O1 -std=gnu99 -w -include tests/cpu/avx512.h -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
+    run counting $avx512 -DGCKPTI_ISA=3 -c src/kernels/all.c -o build/avx512.o &&
+        run counting $avx512 -c src/cpu/kernels.c -o build/avx512-choice.o || return
+    for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "whole/test_hash.c all"; do
+        objects="build/avx512.o build/avx512-choice.o"
+        case $test in *amx*) objects= ;; esac # its own
+        program=build/avx512-$(basename "${test% *}" .c)
+        # shellcheck disable=SC2086
+        run counting $avx512 "tests/${test% *}" $objects build/rooms.a -lm -lpthread -o "$program" &&
+            run "$program" "${test#* }"
+    done
+}
 
 if [ "$1" != report ]; then
-    if [ $# -gt 0 ]; then
+    if [ "$1" = avx512 ]; then
+        emulated
+    elif [ $# -gt 0 ]; then
         for name; do
             make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
         done
@@ -82,6 +101,7 @@ if [ "$1" != report ]; then
         with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
         with plain -mfma tests/cpu/test_kernels.c 10
         with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
+        emulated
     fi
 fi
 merge
