@@ -59,7 +59,7 @@ make() # make with what all of it has: public names are linked with the files of
 {
     run env MAKEFLAGS= make OF=rooms CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
-# with NAME OPTIONS TEST ARGUMENTS...: a test, with the files of src/ built so
+# with NAME OPTIONS 'TEST' ARGUMENTS...: a test, which may have options of its own, with the files of src/ built so
 with()
 {
     at=build/$1
@@ -67,7 +67,7 @@ with()
     test=$3
     shift 3
     make -s -j"$JOBS" AT=$at CFLAGS="$options" OPENMP= $at/rooms.a &&
-        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED "$test" $at/rooms.a -lm -lpthread -o $at/test &&
+        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED $test $at/rooms.a -lm -lpthread -o $at/test &&
         run $at/test "$@"
 }
 # tests by kernels of AVX-512 that are compiled for AVX2 (sh tests/check_all.sh avx512)
@@ -101,6 +101,8 @@ if [ "$1" != report ]; then
         with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
         with plain -mfma tests/cpu/test_kernels.c 10
         with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
+        left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH PICKS CACHES DEBUG BANDS PACK BF16)
+        with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
         emulated
     fi
 fi
