@@ -2,14 +2,15 @@
 # Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
 # with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
 # itself. Prints a table by floor, then each line and each side of a branch that nothing ran, but those that
-# tests/uncovered.txt has with a reason. Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
+# tests/uncovered.txt has with a reason (of a file, or of FILE FUNCTION; * is all of that function that nothing
+# ran). Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
 # where a line that has a reason is run. The aim is 100 and 98.
 # Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
 # Takes some 25 minutes on two cores. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
-#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added
+#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added; cuda: only a backend as CUDA's
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
 # A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
@@ -85,10 +86,23 @@ emulated()
             run "$program" "${test#* }"
     done
 }
+# backends that record what they run and have fast kernels: tests of CUDA on their shim, which itself is not counted
+shimmed()
+{
+    command -v g++ > /dev/null || return 0
+    shim="-ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I."
+    run g++ -std=c++17 -O1 $shim -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o build/cuda.o || return
+    for name in test_cuda cuda_fast; do
+        run counting -O1 -std=gnu99 -w $shim -Isrc -Itests tests/cuda/$name.c build/cuda.o build/rooms.a -lstdc++ -lm \
+            -lpthread -o build/$name && run env CUDA_SHIM_SCHEDULE=1 CUDA_SHIM_LAZY=1 build/$name 1 1
+    done
+}
 
 if [ "$1" != report ]; then
     if [ "$1" = avx512 ]; then
         emulated
+    elif [ "$1" = cuda ]; then
+        shimmed
     elif [ $# -gt 0 ]; then
         for name; do
             make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
@@ -104,6 +118,7 @@ if [ "$1" != report ]; then
         left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH PICKS CACHES DEBUG BANDS PACK BF16)
         with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
         emulated
+        shimmed
     fi
 fi
 merge
@@ -212,6 +227,10 @@ END {
             at = name[f] SUBSEP line
             missed = (at in seen) && !hit[at]
             key = name[f] SUBSEP code[at]
+            if (!(key in listed))
+                key = name[f] " " function_of[at] SUBSEP code[at]
+            if (!(key in listed))
+                key = name[f] " " function_of[at] SUBSEP "*"
             why = key in listed ? listed[key] : ""
             if (missed)
                 used[key] = 1

@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
-#include "plan/plan.h"
+#include "plan/own.h"
 #include "ask/own.h"
 
 #include "rig.h"
@@ -325,6 +325,7 @@ int main(int argc, char **argv)
         same_bits(seed);
     test_chosen();
     test_memory();
+    CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
               offered, in_run);
     printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);

@@ -816,6 +816,17 @@ static void test_printed(void)
     gckpt_store_free(s);
 }
 
+/* More than can be addressed is no memory, whatever the allocator. */
+static void test_overflows(void)
+{
+    gckpti_allocator a = gckpti_allocator_of(NULL);
+    int *none = NULL;
+    size_t capacity = PTRDIFF_MAX / 6;
+    CHECK(!gckpti_new(&a, SIZE_MAX / 2, 4) && !gckpti_new(&a, (size_t)PTRDIFF_MAX / 4 + 1, 4));
+    CHECK(!gckpti_grow(&a, &none, &capacity, capacity, sizeof *none));
+    CHECK(!none && capacity == PTRDIFF_MAX / 6);
+}
+
 int main(int argc, char **argv)
 {
     (void)argv;
@@ -837,5 +848,6 @@ int main(int argc, char **argv)
     test_check_refused();
     test_names();
     test_printed();
+    test_overflows();
     return check_report("test_values");
 }
