@@ -70,10 +70,6 @@ static void failures(void)
     CHECK(gckpt_position(NULL) == 0 && gckpt_rewind(NULL, 0) == GCKPT_E_ARG);
     CHECK(gckpt_rewind(all.e, 1) == GCKPT_E_ARG && gckpt_rewind(all.e, 0) == GCKPT_OK);
     talk_end(&r), talk_end(&all);
-    d.leaves = 2;
-    r = talk_start(s, B, 4, 11, LEARNED, &d, NULL);
-    CHECK(talk(&r, B, 0, got) == GCKPT_E_ARG && says(r.e, "2 leaves would cut it") && gckpt_position(r.e) == 0);
-    talk_end(&r);
     gckpt_store_free(s);
 }
 
