@@ -930,7 +930,7 @@ static inline void bpe_check_growth(bpe_loader *l)
         else if (p->kind == BPE_REPLACE && p->to_size > p->from_size)
             times *= (double)p->to_size / (double)p->from_size;
     }
-    if (times > BPE_GROWTH)
+    if (times > (double)BPE_GROWTH)
         json_fail(&l->d, 0, "normalizer: these make a text up to %.0f times as long: %d at most",
                   times, (int)BPE_GROWTH);
 }

@@ -272,6 +272,26 @@ run_check()
         *" -O0 "*) "$B/$name" 10 ;;
         *) "$B/$name" 100 ;;
         esac ;;
+    avx512)                 # the kernels of AVX-512, its bf16 and AMX where the processor has AVX2, by cpu/avx512.h
+        grep -qsw avx2 /proc/cpuinfo || skip "no AVX2"
+        can gcc -Werror -include tests/cpu/avx512.h || skip "no gcc for it"
+        emulated="gcc -std=gnu99 -O1 -w -Wno-psabi -include tests/cpu/avx512.h -I. -Isrc -Itests"
+        rooms wide $plain &&
+            $emulated -DGCKPTI_ISA=3 -c src/kernels/all.c -o $B/$1-kernels.o &&
+            $emulated -c src/cpu/kernels.c -o $B/$1-choice.o || return 1
+        objdump -d $B/$1-kernels.o | grep -q ymm && ! objdump -d $B/$1-kernels.o | grep -q zmm || return 1
+        for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" whole/test_hash.c; do
+            echo "== $test"
+            what=
+            case $test in *amx*) ;; *) what="$B/$1-kernels.o $B/$1-choice.o" ;; esac # amx has its own
+            $emulated -DGRADCKPT_IMPLEMENTED "tests/${test% *}" $what "$rooms" -lm -lpthread -o $B/$1 &&
+                $B/$1 $(echo "$test " | cut -d ' ' -f 2) > $B/$1.txt || { cat $B/$1.txt; return 1; }
+            cat $B/$1.txt
+            case $test in
+            *kernels.c*) grep -q 'avx512 kernels: ' $B/$1.txt ;;
+            *) ! grep '^skipped: AMX' $B/$1.txt ;;
+            esac || return 1
+        done ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
         tests=$(test_of plan search)
@@ -729,7 +749,7 @@ END
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
-warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2
+warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2 avx512
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx

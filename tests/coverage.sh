@@ -2,12 +2,15 @@
 # Which lines and branches of src/ the tests run: clang's source-based coverage on x86-64, merged over `make test`
 # with all its tries and what other builds run. Every program is linked with the files of src/, each compiled by
 # itself. Prints a table by floor, then each line and each side of a branch that nothing ran, but those that
-# tests/uncovered.txt has with a reason. Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
+# tests/uncovered.txt has with a reason (of a file, or of FILE FUNCTION; * is all of that function that nothing
+# ran). Fails where LINES or BRANCHES %, which only ever rise, are not reached, or
 # where a line that has a reason is run. The aim is 100 and 98.
+# Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
 # Takes some 25 minutes on two cores. Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
+#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added; cuda: only a backend as CUDA's
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
 # A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
@@ -57,7 +60,7 @@ make() # make with what all of it has: public names are linked with the files of
 {
     run env MAKEFLAGS= make OF=rooms CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
-# with NAME OPTIONS TEST ARGUMENTS...: a test, with the files of src/ built so
+# with NAME OPTIONS 'TEST' ARGUMENTS...: a test, which may have options of its own, with the files of src/ built so
 with()
 {
     at=build/$1
@@ -65,12 +68,42 @@ with()
     test=$3
     shift 3
     make -s -j"$JOBS" AT=$at CFLAGS="$options" OPENMP= $at/rooms.a &&
-        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED "$test" $at/rooms.a -lm -lpthread -o $at/test &&
+        run counting $options -w -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED $test $at/rooms.a -lm -lpthread -o $at/test &&
         run $at/test "$@"
+}
+# tests by kernels of AVX-512 that are compiled for AVX2 (sh tests/check_all.sh avx512)
+emulated()
+{
+    avx512="-O1 -std=gnu99 -w -include tests/cpu/avx512.h -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
+    run counting $avx512 -DGCKPTI_ISA=3 -c src/kernels/all.c -o build/avx512.o &&
+        run counting $avx512 -c src/cpu/kernels.c -o build/avx512-choice.o || return
+    for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "whole/test_hash.c all"; do
+        objects="build/avx512.o build/avx512-choice.o"
+        case $test in *amx*) objects= ;; esac # its own
+        program=build/avx512-$(basename "${test% *}" .c)
+        # shellcheck disable=SC2086
+        run counting $avx512 "tests/${test% *}" $objects build/rooms.a -lm -lpthread -o "$program" &&
+            run "$program" "${test#* }"
+    done
+}
+# backends that record what they run and have fast kernels: tests of CUDA on their shim, which itself is not counted
+shimmed()
+{
+    command -v g++ > /dev/null || return 0
+    shim="-ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I."
+    run g++ -std=c++17 -O1 $shim -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o build/cuda.o || return
+    for name in test_cuda cuda_fast; do
+        run counting -O1 -std=gnu99 -w $shim -Isrc -Itests tests/cuda/$name.c build/cuda.o build/rooms.a -lstdc++ -lm \
+            -lpthread -o build/$name && run env CUDA_SHIM_SCHEDULE=1 CUDA_SHIM_LAZY=1 build/$name 1 1
+    done
 }
 
 if [ "$1" != report ]; then
-    if [ $# -gt 0 ]; then
+    if [ "$1" = avx512 ]; then
+        emulated
+    elif [ "$1" = cuda ]; then
+        shimmed
+    elif [ $# -gt 0 ]; then
         for name; do
             make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
         done
@@ -82,6 +115,10 @@ if [ "$1" != report ]; then
         with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
         with plain -mfma tests/cpu/test_kernels.c 10
         with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
+        left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH PICKS CACHES DEBUG BANDS PACK BF16)
+        with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
+        emulated
+        shimmed
     fi
 fi
 merge
@@ -190,6 +227,10 @@ END {
             at = name[f] SUBSEP line
             missed = (at in seen) && !hit[at]
             key = name[f] SUBSEP code[at]
+            if (!(key in listed))
+                key = name[f] " " function_of[at] SUBSEP code[at]
+            if (!(key in listed))
+                key = name[f] " " function_of[at] SUBSEP "*"
             why = key in listed ? listed[key] : ""
             if (missed)
                 used[key] = 1

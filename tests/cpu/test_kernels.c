@@ -1375,6 +1375,11 @@ static void test_available(void)
     CHECK(available[GCKPT_ISA_AVX512] ==
           (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")));
+#if GCKPTI_AVX512_BF16
+    const int bf16 = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+    CHECK(!available[GCKPT_ISA_AVX512] || (gckpti_kernels_for(GCKPT_ISA_AVX512) ==
+                                           (bf16 ? &gckpti_kernels_bf16 : &gckpti_kernels_avx512)));
+#endif
 #endif
 }
 

@@ -185,6 +185,8 @@ static void test_refusals(void)
     refused(2, 0, x, w, 0, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "in 2 groups needs a w with 3 as axis 2");
     refused(2, 1, x, w, 0, usual, GCKPT_E_SHAPE, "conv2d_transposed: |with 6 as axis 3, not [3,3,6,4]");
     refused(2, 0, x, w, 3, usual, GCKPT_E_SHAPE, "w [3,3,6,4] needs a bias of shape [4], not [3]");
+    refused(2, 1, gckpt_shape4(1, INT64_C(1) << 40, 1, 6), gckpt_shape4(3, 3, 4, 6), 0,
+            (gckpt_window){ .stride = { 1 << 30, 1 } }, GCKPT_E_SHAPE, "conv2d_transposed: |stride 1073741824: too large a result");
     refused(2, 1, x, gckpt_shape4(3, 3, 2, 6), 2, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "bias of shape [4], not [2]");
     refused(2, 0, x, gckpt_shape4(3, 6, 6, 4), 0, usual, GCKPT_E_SHAPE, "w [3,6,6,4] reaches over 6 of axis 2|5 with padding 0|padding");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 4, 1 }, .padding = { 1, 0 } }, GCKPT_E_SHAPE,

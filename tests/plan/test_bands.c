@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
-#include "plan/plan.h"
+#include "plan/own.h"
 #include "ask/own.h"
 
 #include "rig.h"
@@ -231,6 +231,35 @@ static int runs_of(const gckpt_plan *p)
     return runs;
 }
 
+static double tick(void *now) { return *(double *)now += 1e-3; }
+
+/* A run took one tick: its ops have their parts of it, in proportion. */
+static void calibrated(const net *n, const gckpt_plan *p)
+{
+    gckpt_exec *e = gckpt_exec_new(p, n->s, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(n->x), images }, { gckpt_id(n->y), labels } };
+    gckpt_cost costs[64];
+    double now = 0;
+    CHECK(p->node_count <= 64 && gckpt_calibrate(e, feeds, 2, p->batch, tick, &now, costs, (int)p->node_count, NULL) ==
+                                     GCKPT_OK);
+    for (size_t i = 0; i < p->node_count; i++) {
+        if (!p->nodes[i].op || strcmp(gckpt_plan_op(p, (int)i), "bands"))
+            continue;
+        const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
+        const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+        uint64_t all = costs[i].forward;
+        for (int k = 0; k + 1 < b->steps; k++)
+            if (step[k].id >= 0) {
+                const double part = (double)p->told[step[k].id].cost.forward / (double)p->told[i].cost.forward;
+                const double one = (double)costs[step[k].id].forward;
+                CHECK_MSG(one > 1e6 * part - 2 && one < 1e6 * part + 2, "%g ns of 1e6, %g of the work", one, part);
+                all += costs[step[k].id].forward;
+            }
+        CHECK_MSG(all == 1000000, "a run of %d ops: %lu ns in all", (int)b->steps, (unsigned long)all);
+    }
+    gckpt_exec_free(e);
+}
+
 /* What is chosen by a budget, and what not. */
 static void test_chosen(void)
 {
@@ -245,6 +274,7 @@ static void test_chosen(void)
     CHECK(p && gckpt_plan_work(p) > gckpt_plan_work(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
           strstr((char *)text.bytes, " ops, from conv2d #"));
+    calibrated(&n, p);
     gckpt_plan_free(p);
     d.as_built = 1;
     CHECK(!gckpt_plan_new(n.g, &n.term, 1, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
@@ -295,6 +325,7 @@ int main(int argc, char **argv)
         same_bits(seed);
     test_chosen();
     test_memory();
+    CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,
               offered, in_run);
     printf("%d plans with bands, %d runs of %d steps\n", ran, offered, in_run);

@@ -491,6 +491,10 @@ static void beside(void)
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
         CHECK(gckpt_plan_offloaded(p) > 0 && (d.offload_beside || !gckpt_plan_hidden(p)));
+        file told = { 0 };
+        CHECK(gckpt_plan_print(p, file_write, &told) == GCKPT_OK && file_write(&told, "", 1) == 1);
+        CHECK(!strstr((char *)told.bytes, "  hidden: ") == !d.offload_beside);
+        free(told.bytes);
         gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &far };
         if (d.backend)
             e = (gckpt_exec_desc){ .backend = d.backend };

@@ -118,6 +118,7 @@ static void test_one_process_only(void)
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
+    fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     silent = 1;
     gckpt_result result = GCKPT_MORE;
     while (result == GCKPT_MORE)
@@ -130,9 +131,29 @@ static void test_one_process_only(void)
     end(&m);
 }
 
+/* What ranks bring together one process has. */
+static void test_gathers_alone(void)
+{
+    model m = build(1, GCKPT_SHARD_NONE);
+    gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, m.s, NULL);
+    gckpt_parameter w;
+    float values[80 * 70];
+    uint64_t hash = 1;
+    CHECK(gckpt_store_get(m.s, 0, &w) == GCKPT_OK && gckpt_gather_values(e, 0, values) == GCKPT_OK);
+    CHECK(!memcmp(values, w.values, sizeof values));
+    CHECK(gckpt_gather_hash(e, &hash) == GCKPT_OK && hash == gckpt_store_hash(m.s));
+    fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
+    CHECK(gckpt_gather_hash(NULL, &hash) == GCKPT_E_ARG && gckpt_gather_values(NULL, 0, values) == GCKPT_E_ARG);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    end(&m);
+}
+
 int main(void)
 {
     test_engines();
+    test_gathers_alone();
     test_one_process_only();
     return check_report("test_ranks_refusals");
 }

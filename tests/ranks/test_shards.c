@@ -826,6 +826,18 @@ static void test_damage(void)
     CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
     CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
           gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
+    gckpti_rank_save none; /* paths that cannot be saved to */
+    CHECK(gckpti_rank_save_start(&none, s, NULL) == GCKPT_E_ARG);
+    gckpti_rank_save_end(&none);
+    CHECK(gckpti_rank_save_start(&none, s, "shards/\xff") == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "must be UTF-8"));
+    gckpti_rank_save_end(&none);
+    CHECK(!symlink("loop", "shards/loop"));
+    CHECK(gckpti_rank_save_start(&none, s, "shards/loop") == GCKPT_E_FILE &&
+          strstr(gckpt_error_text(s), "save: ") && strstr(gckpt_error_text(s), "shards/loop"));
+    gckpti_rank_save_end(&none);
+    CHECK(gckpt_ranks_load(s, "shards/loop") == GCKPT_E_FILE && holds(s, 9) && !unlink("shards/loop"));
+    CHECK(gckpt_ranks_save(NULL, path) == GCKPT_E_ARG);
     for (int i = 0; i < 3; i++)
         free(f[i].bytes);
     free(other.bytes);

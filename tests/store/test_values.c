@@ -773,6 +773,60 @@ static void test_names(void)
     free(saved.bytes);
 }
 
+/* Weights as gckpt_store_c prints them: what is frozen or packed is read where it lies, the rest is
+ * copied; all of it or nothing. */
+static void test_printed(void)
+{
+    static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
+    static const uint16_t halves[3] = { 0x3f80, 0xc000, 0x4040 };
+    const gckpti_printed all[3] = {
+        { "w", ends[0], NULL, gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORED_F32, 0 },
+        { "f", ends[1], NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORED_F32, 1 },
+        { "p", halves, NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORED_BF16, 1 },
+    };
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_parameter q[3];
+    int fits = 0;
+    CHECK(gckpti_store_printed(NULL, all, 3) == GCKPT_E_ARG);
+    for (long at = 1; at < 100 && !fits; at++) {
+        gckpt_store *s = store_in(&memory);
+        h.fail_at = h.calls + at;
+        const gckpt_result result = gckpti_store_printed(s, all, 3);
+        fits = result == GCKPT_OK;
+        h.fail_at = 0;
+        CHECK(fits || (result == GCKPT_E_MEMORY && gckpt_store_count(s) == 0));
+        for (int i = 0; fits && i < 3; i++) {
+            CHECK(gckpt_store_peek(s, i, &q[i]) == GCKPT_OK && !strcmp(q[i].name, all[i].name));
+            CHECK(q[i].frozen == (i > 0) && q[i].storage == (gckpt_storage)all[i].storage);
+        }
+        if (fits) {
+            CHECK(q[0].lr_scale == 2 && q[0].decay_scale == 0.5f && q[1].decay_scale == 0);
+            CHECK(q[0].values != ends[0] && !memcmp(q[0].values, ends[0], sizeof ends[0]));
+            CHECK(q[1].values == ends[1] && q[2].packed == halves && !q[2].values);
+            CHECK(gckpti_store_printed(s, all, 3) == GCKPT_E_ARG && gckpt_store_count(s) == 3);
+        }
+        gckpt_store_free(s);
+        CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+    }
+    CHECK(fits);
+    gckpt_store *s = store_in(&memory);
+    CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
+    CHECK(gckpti_store_printed(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one rank"));
+    gckpt_store_free(s);
+}
+
+/* More than can be addressed is no memory, whatever the allocator. */
+static void test_overflows(void)
+{
+    gckpti_allocator a = gckpti_allocator_of(NULL);
+    int *none = NULL;
+    size_t capacity = PTRDIFF_MAX / 6;
+    CHECK(!gckpti_new(&a, SIZE_MAX / 2, 4) && !gckpti_new(&a, (size_t)PTRDIFF_MAX / 4 + 1, 4));
+    CHECK(!gckpti_grow(&a, &none, &capacity, capacity, sizeof *none));
+    CHECK(!none && capacity == PTRDIFF_MAX / 6);
+}
+
 int main(int argc, char **argv)
 {
     (void)argv;
@@ -793,5 +847,7 @@ int main(int argc, char **argv)
     test_check_certain(argc > 1);
     test_check_refused();
     test_names();
+    test_printed();
+    test_overflows();
     return check_report("test_values");
 }

@@ -1,0 +1,457 @@
+/* AVX-512 where the processor has AVX2 only: what src/kernels uses of it, written in AVX2 and C, as
+ * Intel's manual has it. Included before anything of src/ (-include), it stands in the compiler's
+ * place: kernels for AVX-512 are compiled for AVX2, and __builtin_cpu_supports says they can run.
+ * Those of bf16 ask nothing of MXCSR: subnormals are zeros, and so are results that are below
+ * 2^-126 after rounding to 24 bits; two links one after the other, the upper halves first. */
+#ifndef AVX512_H
+#define AVX512_H
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+#define AVX512_TARGET __attribute__((__target__("avx2,fma,f16c")))
+#define AVX512_FN     static inline __attribute__((always_inline, unused)) AVX512_TARGET
+#define AVX512_CALLED static __attribute__((noinline, unused)) AVX512_TARGET /* for compilers' sake */
+typedef double avx512_doubles __attribute__((vector_size(32)));
+typedef int64_t avx512_longs __attribute__((vector_size(32)));
+typedef float avx512_four __attribute__((vector_size(16)));
+typedef int32_t avx512_words __attribute__((vector_size(32))); /* gcc compares 64 bytes one by one */
+typedef int32_t avx512_ints __attribute__((vector_size(64)));
+typedef union {
+    __m512 f;
+    __m512i i;
+    avx512_words words[2];
+    __m256 half[2];
+    __m256i ihalf[2];
+    __m128i quarter[4];
+    avx512_four four[4];
+    int32_t word[16];
+    uint16_t bf16[32];
+} avx512_any;
+
+AVX512_FN __m512 avx512_ps(__m256 low, __m256 high)
+{
+    avx512_any x;
+    x.half[0] = low, x.half[1] = high;
+    return x.f;
+}
+AVX512_FN __m512i avx512_si(__m256i low, __m256i high)
+{
+    avx512_any x;
+    x.ihalf[0] = low, x.ihalf[1] = high;
+    return x.i;
+}
+AVX512_FN __m256 avx512_part(__m512 x, int n)
+{
+    avx512_any a;
+    a.f = x;
+    return a.half[n];
+}
+AVX512_FN __m256i avx512_ipart(__m512i x, int n)
+{
+    avx512_any a;
+    a.i = x;
+    return a.ihalf[n];
+}
+#define AVX512_LOW(x)  avx512_part(x, 0)
+#define AVX512_HIGH(x) avx512_part(x, 1)
+
+/* name(..) of both halves */
+#define AVX512_FLOATS1(name)                                                                       \
+    AVX512_FN __m512 avx512_##name(__m512 a)                                                       \
+    {                                                                                              \
+        return avx512_ps(_mm256_##name(AVX512_LOW(a)), _mm256_##name(AVX512_HIGH(a)));             \
+    }
+#define AVX512_FLOATS2(name)                                                                       \
+    AVX512_FN __m512 avx512_##name(__m512 a, __m512 b)                                             \
+    {                                                                                              \
+        return avx512_ps(_mm256_##name(AVX512_LOW(a), AVX512_LOW(b)),                              \
+                         _mm256_##name(AVX512_HIGH(a), AVX512_HIGH(b)));                           \
+    }
+#define AVX512_FLOATS3(name)                                                                       \
+    AVX512_FN __m512 avx512_##name(__m512 a, __m512 b, __m512 c)                                   \
+    {                                                                                              \
+        return avx512_ps(_mm256_##name(AVX512_LOW(a), AVX512_LOW(b), AVX512_LOW(c)),               \
+                         _mm256_##name(AVX512_HIGH(a), AVX512_HIGH(b), AVX512_HIGH(c)));           \
+    }
+#define AVX512_INTS2(name)                                                                         \
+    AVX512_FN __m512i avx512_##name(__m512i a, __m512i b)                                          \
+    {                                                                                              \
+        return avx512_si(_mm256_##name(avx512_ipart(a, 0), avx512_ipart(b, 0)),                    \
+                         _mm256_##name(avx512_ipart(a, 1), avx512_ipart(b, 1)));                   \
+    }
+AVX512_FLOATS1(sqrt_ps)
+AVX512_FLOATS2(max_ps)
+AVX512_FLOATS2(min_ps)
+AVX512_FLOATS2(unpacklo_ps)
+AVX512_FLOATS2(unpackhi_ps)
+AVX512_FLOATS3(fmadd_ps)
+AVX512_FLOATS3(fnmadd_ps)
+AVX512_INTS2(add_epi32)
+AVX512_INTS2(mullo_epi32)
+AVX512_INTS2(shuffle_epi8)
+AVX512_INTS2(unpacklo_epi32)
+AVX512_INTS2(unpackhi_epi32)
+AVX512_INTS2(unpacklo_epi64)
+AVX512_INTS2(unpackhi_epi64)
+
+/* ---- lanes that all are, are listed, are loaded ---- */
+AVX512_FN __m512 avx512_set1_ps(float x) { return avx512_ps(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+AVX512_FN __m512i avx512_set1_epi16(short x)
+{
+    return avx512_si(_mm256_set1_epi16(x), _mm256_set1_epi16(x));
+}
+AVX512_FN __m512i avx512_set1_epi32(int x)
+{
+    return avx512_si(_mm256_set1_epi32(x), _mm256_set1_epi32(x));
+}
+AVX512_FN __m512i avx512_set1_epi64(long long x)
+{
+    return avx512_si(_mm256_set1_epi64x(x), _mm256_set1_epi64x(x));
+}
+AVX512_FN __m512 avx512_loadu_ps(const void *at)
+{
+    __m512 x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+AVX512_FN __m512i avx512_loadu_si512(const void *at)
+{
+    __m512i x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+AVX512_FN void avx512_storeu_ps(void *at, __m512 x) { memcpy(at, &x, sizeof x); }
+AVX512_FN void avx512_storeu_si512(void *at, __m512i x) { memcpy(at, &x, sizeof x); }
+#define AVX512_LIST(type, x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)          \
+    ((type){ x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf })
+
+/* ---- masks: bit n is lane n ---- */
+AVX512_FN avx512_any avx512_lanes(__mmask16 mask) /* -1 or 0 */
+{
+    const avx512_words bit = { 1, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7 };
+    avx512_any on;
+    for (int i = 0; i < 2; i++)
+        on.words[i] = (avx512_words)(((avx512_words)_mm256_set1_epi32(mask >> 8 * i) & bit) == bit);
+    return on;
+}
+AVX512_FN __m512 avx512_mask_mov_ps(__m512 a, __mmask16 mask, __m512 b)
+{
+    const avx512_any on = avx512_lanes(mask);
+    return avx512_ps(_mm256_blendv_ps(AVX512_LOW(a), AVX512_LOW(b), on.half[0]),
+                     _mm256_blendv_ps(AVX512_HIGH(a), AVX512_HIGH(b), on.half[1]));
+}
+AVX512_FN __m512 avx512_maskz_loadu_ps(__mmask16 mask, const float *at)
+{
+    const avx512_any on = avx512_lanes(mask);
+    return avx512_ps(_mm256_maskload_ps(at, on.ihalf[0]), _mm256_maskload_ps(at + 8, on.ihalf[1]));
+}
+AVX512_FN void avx512_mask_storeu_ps(float *at, __mmask16 mask, __m512 x)
+{
+    const avx512_any on = avx512_lanes(mask);
+    _mm256_maskstore_ps(at, on.ihalf[0], AVX512_LOW(x));
+    _mm256_maskstore_ps(at + 8, on.ihalf[1], AVX512_HIGH(x));
+}
+AVX512_CALLED __m256i avx512_maskz_loadu_epi16(__mmask16 mask, const uint16_t *at)
+{
+    uint16_t x[16] = { 0 };
+    __m256i all;
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1)
+            x[i] = at[i];
+    memcpy(&all, x, sizeof all);
+    return all;
+}
+AVX512_CALLED __m512i avx512_mask_blend_epi16(__mmask32 mask, __m512i a, __m512i b)
+{
+    avx512_any x, y;
+    x.i = a, y.i = b;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1)
+            x.bf16[i] = y.bf16[i];
+    return x.i;
+}
+
+/* ---- lanes that move ---- */
+AVX512_FN __m512 avx512_permutexvar_ps(__m512i order, __m512 x)
+{
+    avx512_any r;
+    for (int i = 0; i < 2; i++) {
+        const __m256i at = avx512_ipart(order, i);
+        r.half[i] = _mm256_blendv_ps(_mm256_permutevar8x32_ps(AVX512_LOW(x), at),
+                                     _mm256_permutevar8x32_ps(AVX512_HIGH(x), at),
+                                     _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+    }
+    return r.f;
+}
+AVX512_CALLED __m512i avx512_permutexvar_epi16(__m512i order, __m512i x)
+{
+    avx512_any at, from, to;
+    at.i = order, from.i = x;
+    for (int i = 0; i < 32; i++)
+        to.bf16[i] = from.bf16[at.bf16[i] & 31];
+    return to.i;
+}
+AVX512_CALLED __m512i avx512_shuffle_i32x4(__m512i a, __m512i b, int which)
+{
+    avx512_any x, y, r;
+    x.i = a, y.i = b;
+    r.quarter[0] = x.quarter[which & 3], r.quarter[1] = x.quarter[which >> 2 & 3];
+    r.quarter[2] = y.quarter[which >> 4 & 3], r.quarter[3] = y.quarter[which >> 6 & 3];
+    return r.i;
+}
+AVX512_FN __m512 avx512_insertf32x4(__m512 x, __m128 part, int n)
+{
+    avx512_any r;
+    r.f = x, r.quarter[n] = _mm_castps_si128(part);
+    return r.f;
+}
+AVX512_CALLED __m512i avx512_i32gather_epi32(__m512i at, const void *from, int each)
+{
+    avx512_any x;
+    x.i = at;
+    for (int i = 0; i < 16; i++)
+        memcpy(&x.word[i], (const char *)from + (int64_t)x.word[i] * each, sizeof x.word[i]);
+    return x.i;
+}
+
+/* ---- conversions ---- */
+#define AVX512_WIDER(name) /* of 16 numbers: by 8 of them */                                       \
+    AVX512_FN __m512i avx512_##name(__m128i x)                                                     \
+    {                                                                                              \
+        return avx512_si(_mm256_##name(x), _mm256_##name(_mm_unpackhi_epi64(x, x)));               \
+    }
+AVX512_WIDER(cvtepi8_epi32)
+AVX512_WIDER(cvtepu8_epi32)
+AVX512_FN __m512i avx512_cvtepu16_epi32(__m256i x)
+{
+    return avx512_si(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)),
+                     _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)));
+}
+AVX512_FN __m512 avx512_cvtepi32_ps(__m512i x)
+{
+    return avx512_ps(_mm256_cvtepi32_ps(avx512_ipart(x, 0)), _mm256_cvtepi32_ps(avx512_ipart(x, 1)));
+}
+AVX512_FN __m512 avx512_cvtph_ps(__m256i x)
+{
+    return avx512_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+                     _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+}
+AVX512_CALLED __m256i avx512_cvtepi32_epi16(__m512i x) /* their lower halves */
+{
+    avx512_any all, r;
+    all.i = x;
+    for (int i = 0; i < 16; i++)
+        r.bf16[i] = all.bf16[2 * i];
+    return r.ihalf[0];
+}
+/* x 2^floor(n), rounded once: exact in doubles. */
+AVX512_CALLED __m512 avx512_scalef_ps(__m512 x, __m512 n)
+{
+    avx512_any a, by;
+    a.f = x, by.f = n;
+    for (int i = 0; i < 4; i++) {
+        const __m128 most = _mm_set1_ps(600), least = _mm_set1_ps(-600);
+        const __m128 whole = _mm_min_ps(_mm_max_ps(_mm_floor_ps((__m128)by.four[i]), least), most);
+        const __m256i e = _mm256_cvtepi32_epi64(_mm_cvttps_epi32(whole));
+        const __m256i power = _mm256_slli_epi64(_mm256_add_epi64(e, _mm256_set1_epi64x(1023)), 52);
+        const __m256d wide = _mm256_cvtps_pd((__m128)a.four[i]);
+        a.four[i] = (avx512_four)_mm256_cvtpd_ps(_mm256_mul_pd(wide, _mm256_castsi256_pd(power)));
+    }
+    return a.f;
+}
+
+/* ---- bf16 ---- */
+/* Rounded to nearest, ties to even, in the lower halves; subnormals are zeros, NaN is quiet. */
+AVX512_CALLED __m256i avx512_cvtneps_pbh(__m512 x)
+{
+    avx512_any a;
+    a.f = x;
+    for (int i = 0; i < 2; i++) {
+        const avx512_words u = a.words[i], size = u & 0x7fffffff, odd = (u >> 16) & 1;
+        const avx512_words nan = size > 0x7f800000, normal = size > 0x7fffff;
+        const avx512_words sum = (avx512_words)_mm256_add_epi32((__m256i)u, (__m256i)(odd + 0x7fff));
+        const avx512_words rounded = (normal & sum) | (~normal & u & ~0x7fffffff);
+        a.words[i] = ((nan & (u | 0x400000)) | (~nan & rounded)) >> 16;
+    }
+    return avx512_cvtepi32_epi16(a.i);
+}
+AVX512_FN __m512i avx512_cvtne2ps_pbh(__m512 high, __m512 low)
+{
+    return avx512_si(avx512_cvtneps_pbh(low), avx512_cvtneps_pbh(high));
+}
+
+/* Words as floats, subnormals as zeros of their sign; and what their halves are in bf16. */
+AVX512_FN __m512 avx512_flushed(__m512i x)
+{
+    avx512_any a;
+    a.i = x;
+    for (int i = 0; i < 2; i++)
+        a.words[i] &= ((a.words[i] & 0x7fffffff) > 0x7fffff) | ~0x7fffffff;
+    return a.f;
+}
+AVX512_FN __m512 avx512_half(__m512i x, int upper)
+{
+    avx512_any a;
+    a.i = x;
+    for (int i = 0; i < 2; i++)
+        a.words[i] = upper ? a.words[i] & ~0xffff : a.words[i] << 16;
+    return avx512_flushed(a.i);
+}
+
+/* c + a b, rounded once to 24 bits with any exponent, and a zero if that is below 2^-126: a double
+ * that is rounded to odd says how a float is rounded. Subnormals have been flushed. */
+AVX512_FN __m512 avx512_link(__m512 c, __m512 a, __m512 b)
+{
+    const double least = 0x1p-126 - 0x1p-151;
+    const avx512_longs sign = (avx512_longs)_mm256_set1_epi64x(INT64_MIN);
+    avx512_any x, y, z;
+    x.f = a, y.f = b, z.f = c;
+    for (int i = 0; i < 4; i++) {
+        const avx512_doubles p = __builtin_convertvector(x.four[i], avx512_doubles) *
+                                 __builtin_convertvector(y.four[i], avx512_doubles);
+        const avx512_doubles from = __builtin_convertvector(z.four[i], avx512_doubles);
+        const avx512_doubles s = p + from, part = s - p, rest = (p - (s - part)) + (from - part);
+        const avx512_longs more = (avx512_longs)(rest > 0), away = more ^ (avx512_longs)(s > 0);
+        const avx512_longs even = (((avx512_longs)s & 1) - 1) & (more | (avx512_longs)(rest < 0));
+        const avx512_longs odd = (avx512_longs)s + (even & (away | 1));
+        const avx512_doubles size = (avx512_doubles)(odd & ~sign);
+        const avx512_longs none = (avx512_longs)(size < least), few = (avx512_longs)(size < 0x1p-126);
+        const avx512_longs edge = (avx512_longs)_mm256_set1_pd(0x1p-126) & few & ~none;
+        const avx512_longs r = (odd & (sign | ~few)) | edge;
+        z.four[i] = __builtin_convertvector((avx512_doubles)r, avx512_four);
+    }
+    return z.f;
+}
+AVX512_CALLED __m512 avx512_dpbf16_ps(__m512 c, __m512i a, __m512i b)
+{
+    c = avx512_link(avx512_flushed((__m512i)c), avx512_half(a, 1), avx512_half(b, 1));
+    return avx512_link(c, avx512_half(a, 0), avx512_half(b, 0));
+}
+
+static inline int avx512_supports(const char *what)
+{
+    const int avx2 = __builtin_cpu_supports("avx2"), fma = __builtin_cpu_supports("fma");
+    return !strcmp(what, "fma") ? fma : !strcmp(what, "avx2") ? avx2 : avx2 && fma;
+}
+
+/* ---- in the compiler's place ---- */
+#undef _mm512_set1_ps
+#undef _mm512_setr_ps
+#undef _mm512_setzero_ps
+#undef _mm512_set1_epi16
+#undef _mm512_set1_epi32
+#undef _mm512_set1_epi64
+#undef _mm512_setr_epi32
+#undef _mm512_loadu_ps
+#undef _mm512_loadu_si512
+#undef _mm512_storeu_ps
+#undef _mm512_storeu_si512
+#undef _mm512_maskz_loadu_ps
+#undef _mm512_mask_storeu_ps
+#undef _mm512_mask_mov_ps
+#undef _mm512_mask_blend_epi16
+#undef _mm512_cmp_ps_mask
+#undef _mm512_sqrt_ps
+#undef _mm512_max_ps
+#undef _mm512_min_ps
+#undef _mm512_fmadd_ps
+#undef _mm512_fnmadd_ps
+#undef _mm512_scalef_ps
+#undef _mm512_add_epi32
+#undef _mm512_mullo_epi32
+#undef _mm512_or_si512
+#undef _mm512_slli_epi32
+#undef _mm512_unpacklo_ps
+#undef _mm512_unpackhi_ps
+#undef _mm512_unpacklo_epi32
+#undef _mm512_unpackhi_epi32
+#undef _mm512_unpacklo_epi64
+#undef _mm512_unpackhi_epi64
+#undef _mm512_shuffle_ps
+#undef _mm512_shuffle_epi8
+#undef _mm512_shuffle_i32x4
+#undef _mm512_permutexvar_ps
+#undef _mm512_permutexvar_epi16
+#undef _mm512_i32gather_epi32
+#undef _mm512_insertf32x4
+#undef _mm512_inserti64x4
+#undef _mm512_extractf32x8_ps
+#undef _mm512_castps128_ps512
+#undef _mm512_castps512_ps256
+#undef _mm512_castsi256_si512
+#undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu8_epi32
+#undef _mm512_cvtepu16_epi32
+#undef _mm512_cvtepi32_ps
+#undef _mm512_cvtepi32_epi16
+#undef _mm512_cvtph_ps
+#undef _mm512_cvtneps_pbh
+#undef _mm512_cvtne2ps_pbh
+#undef _mm512_dpbf16_ps
+#undef _mm256_maskz_loadu_epi16
+#define _mm512_set1_ps avx512_set1_ps
+#define _mm512_setr_ps(...) AVX512_LIST(__m512, __VA_ARGS__)
+#define _mm512_setzero_ps() avx512_set1_ps(0)
+#define _mm512_set1_epi16 avx512_set1_epi16
+#define _mm512_set1_epi32 avx512_set1_epi32
+#define _mm512_set1_epi64 avx512_set1_epi64
+#define _mm512_setr_epi32(...) ((__m512i)AVX512_LIST(avx512_ints, __VA_ARGS__))
+#define _mm512_loadu_ps avx512_loadu_ps
+#define _mm512_loadu_si512 avx512_loadu_si512
+#define _mm512_storeu_ps avx512_storeu_ps
+#define _mm512_storeu_si512 avx512_storeu_si512
+#define _mm512_maskz_loadu_ps avx512_maskz_loadu_ps
+#define _mm512_mask_storeu_ps avx512_mask_storeu_ps
+#define _mm512_mask_mov_ps avx512_mask_mov_ps
+#define _mm512_mask_blend_epi16 avx512_mask_blend_epi16
+#define _mm512_sqrt_ps avx512_sqrt_ps
+#define _mm512_max_ps avx512_max_ps
+#define _mm512_min_ps avx512_min_ps
+#define _mm512_fmadd_ps avx512_fmadd_ps
+#define _mm512_fnmadd_ps avx512_fnmadd_ps
+#define _mm512_scalef_ps avx512_scalef_ps
+#define _mm512_add_epi32 avx512_add_epi32
+#define _mm512_mullo_epi32 avx512_mullo_epi32
+#define _mm512_or_si512(a, b) ((a) | (b))
+#define _mm512_slli_epi32(a, n) ((__m512i)((avx512_ints)(a) << (n)))
+#define _mm512_unpacklo_ps avx512_unpacklo_ps
+#define _mm512_unpackhi_ps avx512_unpackhi_ps
+#define _mm512_unpacklo_epi32 avx512_unpacklo_epi32
+#define _mm512_unpackhi_epi32 avx512_unpackhi_epi32
+#define _mm512_unpacklo_epi64 avx512_unpacklo_epi64
+#define _mm512_unpackhi_epi64 avx512_unpackhi_epi64
+#define _mm512_shuffle_epi8 avx512_shuffle_epi8
+#define _mm512_shuffle_i32x4 avx512_shuffle_i32x4
+#define _mm512_permutexvar_ps avx512_permutexvar_ps
+#define _mm512_permutexvar_epi16 avx512_permutexvar_epi16
+#define _mm512_i32gather_epi32 avx512_i32gather_epi32
+#define _mm512_insertf32x4 avx512_insertf32x4
+#define _mm512_inserti64x4(a, b, n) avx512_si(avx512_ipart(a, 0), b) /* the upper half */
+#define _mm512_extractf32x8_ps(a, n) avx512_part(a, n)
+#define _mm512_castps128_ps512(a) avx512_insertf32x4(avx512_set1_ps(0), a, 0)
+#define _mm512_castps512_ps256(a) avx512_part(a, 0)
+#define _mm512_castsi256_si512(a) avx512_si(a, a)
+#define _mm512_cvtepi8_epi32 avx512_cvtepi8_epi32
+#define _mm512_cvtepu8_epi32 avx512_cvtepu8_epi32
+#define _mm512_cvtepu16_epi32 avx512_cvtepu16_epi32
+#define _mm512_cvtepi32_ps avx512_cvtepi32_ps
+#define _mm512_cvtepi32_epi16 avx512_cvtepi32_epi16
+#define _mm512_cvtph_ps avx512_cvtph_ps
+#define _mm512_cvtneps_pbh avx512_cvtneps_pbh
+#define _mm512_cvtne2ps_pbh avx512_cvtne2ps_pbh
+#define _mm512_dpbf16_ps(c, a, b) avx512_dpbf16_ps(c, (__m512i)(a), (__m512i)(b))
+#define _mm256_maskz_loadu_epi16 avx512_maskz_loadu_epi16
+#define _mm512_cmp_ps_mask(a, b, how) /* `how` and `which`: constants */                           \
+    ((__mmask16)(_mm256_movemask_ps(_mm256_cmp_ps(AVX512_LOW(a), AVX512_LOW(b), how)) |            \
+                 _mm256_movemask_ps(_mm256_cmp_ps(AVX512_HIGH(a), AVX512_HIGH(b), how)) << 8))
+#define _mm512_shuffle_ps(a, b, which)                                                             \
+    avx512_ps(_mm256_shuffle_ps(AVX512_LOW(a), AVX512_LOW(b), which),                              \
+              _mm256_shuffle_ps(AVX512_HIGH(a), AVX512_HIGH(b), which))
+#define target(...)                 __target__("avx2,fma,f16c")
+#define __builtin_cpu_supports(what) avx512_supports(what)
+#define __builtin_cpu_is(what)       0 /* not Intel, whose own instructions for bf16 are not taken */
+#endif
+#endif
