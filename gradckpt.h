@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1367
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1370
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1283
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -56,7 +56,7 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2521
+ *     >>files     safetensors                                                                 2550
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
@@ -2229,6 +2229,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 #else
 #define GCKPTI_POSIX 0
 #endif
@@ -32278,7 +32281,23 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* The folder of `path`, which is cut off, must not forget a new name in it. */
+/* FAT frees the clusters of what is replaced at once, while the name on the disk still leads there,
+ * but not while it is open. -1: this is no FAT (NFS would move what is open). */
+static int gckpti_keep_open(gckpti_file *file, const char *target)
+{
+    int fd = -1;
+#ifdef __linux__
+    struct statfs s;
+    if (!statfs(target, &s) && s.f_type == 0x4d44) { /* MSDOS_SUPER_MAGIC */
+        fd = open(target, O_RDONLY);
+        gckpti_file_try(file, fd < 0 && errno != EACCES);
+    }
+#endif
+    return (void)file, (void)target, fd;
+}
+
+/* The folder of `path`, which is cut off, must not forget a new name in it. To which FAT writes
+ * where the file begins when that is synchronised: behind the folder, so never under two names. */
 static void gckpti_save_name(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
@@ -32287,6 +32306,7 @@ static void gckpti_save_name(gckpti_file *file, char *path)
     gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
     if (folder >= 0)
         close(folder);
+    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 }
 #endif
 
@@ -32370,9 +32390,34 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
     gckpti_file_try(file, !file->f);
 }
 
+/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. */
+static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
+{
+    file->doing = "put it in place; is that in use";
+#if GCKPTI_POSIX
+    const int held = gckpti_keep_open(file, target);
+    const int placed = !file->error && !rename(temporary, target);
+    gckpti_file_try(file, !placed);
+    if (placed) {
+        file->doing = "see to it that the new file outlasts a power cut";
+        gckpti_save_name(file, target);
+    }
+    if (held >= 0)
+        close(held);
+#else
+#ifdef _WIN32
+    const int placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+    const int placed = !rename(temporary, target);
+#endif
+    gckpti_file_try(file, !placed);
+#endif
+    return placed;
+}
+
 /* Fills the temporary file, open as file->f, and renames it, or removes it. */
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
-                                     const char *temporary, const char *target)
+                                     const char *temporary, char *target)
 {
     file->doing = "write; is the disk full";
     errno = 0;
@@ -32384,18 +32429,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error) {
-        file->doing = "put it in place; is that in use";
-#ifdef _WIN32
-        content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
-#else
-        content->placed = !rename(temporary, target);
-#endif
-        gckpti_file_try(file, !content->placed);
-    }
-    if (content->placed)
-        file->doing = "see to it that the new file outlasts a power cut";
-    else
+    if (result == GCKPT_OK && !file->error)
+        content->placed = gckpti_put_in_place(file, temporary, target);
+    if (!content->placed)
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
@@ -32429,10 +32465,6 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
         gckpti_temporary(&file, temporary, mode);
     if (file.f)
         result = gckpti_save_file(&file, content, temporary, target);
-#if GCKPTI_POSIX
-    if (content->placed)
-        gckpti_save_name(&file, target);
-#endif
     gckpti_delete(content->memory, target, 2 * room, 1);
     return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
 }
