@@ -56,7 +56,7 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2550
+ *     >>files     safetensors                                                                 2549
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
@@ -32281,23 +32281,18 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* FAT frees the clusters of what is replaced at once, while the name on the disk still leads there,
- * but not while it is open. -1: this is no FAT (NFS would move what is open). */
-static int gckpti_keep_open(gckpti_file *file, const char *target)
+/* Whether a file lies on FAT, where this system tells. */
+static int gckpti_on_fat(const char *path)
 {
-    int fd = -1;
 #ifdef __linux__
     struct statfs s;
-    if (!statfs(target, &s) && s.f_type == 0x4d44) { /* MSDOS_SUPER_MAGIC */
-        fd = open(target, O_RDONLY);
-        gckpti_file_try(file, fd < 0 && errno != EACCES);
-    }
+    return !statfs(path, &s) && s.f_type == 0x4d44; /* MSDOS_SUPER_MAGIC */
+#else
+    return (void)path, 0;
 #endif
-    return (void)file, (void)target, fd;
 }
 
-/* The folder of `path`, which is cut off, must not forget a new name in it. To which FAT writes
- * where the file begins when that is synchronised: behind the folder, so never under two names. */
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
 static void gckpti_save_name(gckpti_file *file, char *path)
 {
     char *slash = strrchr(path, '/');
@@ -32306,7 +32301,6 @@ static void gckpti_save_name(gckpti_file *file, char *path)
     gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
     if (folder >= 0)
         close(folder);
-    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 }
 #endif
 
@@ -32390,17 +32384,22 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
     gckpti_file_try(file, !file->f);
 }
 
-/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. */
+/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. FAT
+ * frees the clusters of what is replaced at once, while its entry on the disk still leads there,
+ * but not while it is open (NFS would move it); and writes to that entry where the new file begins
+ * only when the file itself is synchronised: behind the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->doing = "put it in place; is that in use";
 #if GCKPTI_POSIX
-    const int held = gckpti_keep_open(file, target);
+    const int fat = gckpti_on_fat(temporary), held = fat ? open(target, O_RDONLY) : -1;
+    gckpti_file_try(file, fat && held < 0 && errno != ENOENT && errno != EACCES);
     const int placed = !file->error && !rename(temporary, target);
     gckpti_file_try(file, !placed);
     if (placed) {
         file->doing = "see to it that the new file outlasts a power cut";
         gckpti_save_name(file, target);
+        gckpti_file_try(file, fat && gckpti_sync(fileno(file->f)));
     }
     if (held >= 0)
         close(held);

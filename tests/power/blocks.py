@@ -6,16 +6,16 @@
 The device is a loop device on a file of FUSE, which is this program: what the kernel writes and flushes (FUA is a write
 and a flush there) is a list. Of vfat the kernel is user-mode Linux, a process that has that file as its disk and
 this machine's files by hostfs (guest.c, beside PROGRAM, is its first process); fsck, of its options, has fsck.vfat
-mend each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on it, one process each; marks in the
-list say when each began and had returned. Then the power is cut: behind every entry of the list, all that stands
-before written; and TRIES times behind a random entry, where of each 4096 bytes written since the last flush any of the
-versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where the file system then does not
-mount (ext4 expects of devices that its superblock is never torn), these blocks are whole, and it is counted. Each time
-the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last state whose save had
-returned, or the one being saved. At every 16th, the next save must go well, too, and be what is loaded. FAT has no
-journal, so two things are counted there: where nothing was saved, the first save may leave an empty file; and what it
-was writing may have no whole chain of clusters, which the kernel makes read-only when the next save removes it, until
-fsck: that save is refused and the state stays. Needs root, /dev/fuse and a free loop device.
+mend each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on
+it, one process each; marks in the list say when each began and had returned. Then the power is cut: behind every entry
+of the list, all that stands before written; and TRIES times behind a random entry, where of each 4096 bytes written
+since the last flush any of the versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where
+the file system then does not mount (ext4 expects of devices that its superblock is never torn), these blocks are whole,
+and it is counted. Each time the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last
+state whose save had returned, or the one being saved. At every 16th, the next save must go well, too, and be what is
+loaded. FAT has no journal, so two things are counted there: where nothing was saved, the first save may leave an empty
+file; and what it was writing may lack clusters, so that the kernel makes all read-only when the next save removes it,
+until fsck: that save is refused and the state stays. Needs root, /dev/fuse, and a free loop device or linux.uml.
 
 Prints one line of counts; status 1: something else came out; 77: it cannot be done here."""
 import ctypes
@@ -125,7 +125,8 @@ class Guest:
         guest = os.path.join(os.path.dirname(os.path.abspath(program)), "guest")
         self.process = subprocess.Popen(
             ["linux.uml", "mem=192M", "ubda=" + image, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
-             "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest, "--"] + modules,
+             "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest, "--"]
+            + modules,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
         if self.answer()[1] != 0:
             raise OSError("user-mode Linux does not start")
