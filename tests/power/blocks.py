@@ -122,10 +122,11 @@ class Guest:
         self.folder, self.fs, self.options = folder, fs, options or "-"
         version = subprocess.run(["linux.uml", "--version"], stdout=subprocess.PIPE).stdout.decode().strip()
         modules = ["%s/%s/kernel/fs/%s.ko" % (UML, version, name) for name in MODULES[fs]]
+        broken = ["POWER_BREAK=" + os.environ["POWER_BREAK"]] if "POWER_BREAK" in os.environ else []
         guest = os.path.join(os.path.dirname(os.path.abspath(program)), "guest")
         self.process = subprocess.Popen(
             ["linux.uml", "mem=192M", "ubda=" + image, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
-             "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest, "--"]
+             "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest] + broken + ["--"]
             + modules,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
         if self.answer()[1] != 0:

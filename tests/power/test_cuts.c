@@ -162,9 +162,9 @@ static int test_close(int fd)
 }
 
 #ifdef __linux__
-static int test_statfs(const char *file, struct statfs *s)
+static int test_statfs(const char *at, struct statfs *s)
 {
-    const int failed = statfs(file, s);
+    const int failed = statfs(at, s);
     s->f_type = on_fat ? 0x4d44 : 0;
     return failed;
 }
