@@ -169,8 +169,8 @@ static void test_cancel(int wide)
     }
 }
 
-/* What engines return need not be 1 or -1, and clocks may be none while all answer; a rank that fails is seen then, too,
- * by give_up. */
+/* What engines return need not be 1 or -1, and clocks may be none while all answer; a rank that fails
+ * is seen then, too, by give_up. */
 static void test_odd(void)
 {
     outcome want, fast;
