@@ -123,7 +123,7 @@ class Guest:
         version = subprocess.run(["linux.uml", "--version"], stdout=subprocess.PIPE).stdout.decode().strip()
         modules = ["%s/%s/kernel/fs/%s.ko" % (UML, version, name) for name in MODULES[fs]]
         broken = ["POWER_BREAK=" + os.environ["POWER_BREAK"]] if "POWER_BREAK" in os.environ else []
-        guest = os.path.join(os.path.dirname(os.path.abspath(program)), "guest")
+        guest = os.path.join(os.path.dirname(program), "guest")
         self.process = subprocess.Popen(
             ["linux.uml", "mem=192M", "ubda=" + image, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
              "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest] + broken + ["--"]
@@ -383,7 +383,7 @@ def write(blocks, entry):
 def main():
     if len(sys.argv) < 6:
         sys.exit(__doc__)
-    program, kind, fs = sys.argv[1], sys.argv[2], sys.argv[3].partition(",")
+    program, kind, fs = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3].partition(",")
     saves, tries, seed = int(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6]) if len(sys.argv) > 6 else 1
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         skip("power cuts of blocks need root and /dev/fuse")
