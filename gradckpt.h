@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1366
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1369
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -56,7 +56,7 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2521
+ *     >>files     safetensors                                                                 2549
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
@@ -802,8 +802,11 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
- * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
- * is replaced hands down its permissions; folders, devices and pipes are refused. */
+ * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
+ * FAT, with Linux, too, but in place of none may be an empty file, and where what was begun makes
+ * it read-only fsck.vfat helps; with other systems save to two paths in turn. A link stays: what it
+ * points at is replaced. A file that is replaced hands down its permissions; folders, devices and
+ * pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -2246,6 +2249,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 #else
 #define GCKPTI_POSIX 0
 #endif
@@ -32283,6 +32289,17 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
+/* Whether a file lies on FAT, where this system tells. */
+static int gckpti_on_fat(const char *path)
+{
+#ifdef __linux__
+    struct statfs s;
+    return !statfs(path, &s) && s.f_type == 0x4d44; /* MSDOS_SUPER_MAGIC */
+#else
+    return (void)path, 0;
+#endif
+}
+
 /* The folder of `path`, which is cut off, must not forget a new name in it. */
 static void gckpti_save_name(gckpti_file *file, char *path)
 {
@@ -32375,9 +32392,39 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
     gckpti_file_try(file, !file->f);
 }
 
+/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. FAT
+ * frees the clusters of what is replaced at once, while its entry on the disk still leads there,
+ * but not while it is open (NFS would move it); and writes to that entry where the new file begins
+ * only when the file itself is synchronised: behind the folder, so that it never has two names. */
+static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
+{
+    file->doing = "put it in place; is that in use";
+#if GCKPTI_POSIX
+    const int fat = gckpti_on_fat(temporary), held = fat ? open(target, O_RDONLY) : -1;
+    gckpti_file_try(file, fat && held < 0 && errno != ENOENT && errno != EACCES);
+    const int placed = !file->error && !rename(temporary, target);
+    gckpti_file_try(file, !placed);
+    if (placed) {
+        file->doing = "see to it that the new file outlasts a power cut";
+        gckpti_save_name(file, target);
+        gckpti_file_try(file, fat && gckpti_sync(fileno(file->f)));
+    }
+    if (held >= 0)
+        close(held);
+#else
+#ifdef _WIN32
+    const int placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+    const int placed = !rename(temporary, target);
+#endif
+    gckpti_file_try(file, !placed);
+#endif
+    return placed;
+}
+
 /* Fills the temporary file, open as file->f, and renames it, or removes it. */
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
-                                     const char *temporary, const char *target)
+                                     const char *temporary, char *target)
 {
     file->doing = "write; is the disk full";
     errno = 0;
@@ -32389,18 +32436,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error) {
-        file->doing = "put it in place; is that in use";
-#ifdef _WIN32
-        content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
-#else
-        content->placed = !rename(temporary, target);
-#endif
-        gckpti_file_try(file, !content->placed);
-    }
-    if (content->placed)
-        file->doing = "see to it that the new file outlasts a power cut";
-    else
+    if (result == GCKPT_OK && !file->error)
+        content->placed = gckpti_put_in_place(file, temporary, target);
+    if (!content->placed)
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
@@ -32434,10 +32472,6 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
         gckpti_temporary(&file, temporary, mode);
     if (file.f)
         result = gckpti_save_file(&file, content, temporary, target);
-#if GCKPTI_POSIX
-    if (content->placed)
-        gckpti_save_name(&file, target);
-#endif
     gckpti_delete(content->memory, target, 2 * room, 1);
     return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
 }

@@ -31,6 +31,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 #define MODEL_MMAP 1
 #else
 #define MODEL_MMAP 0
@@ -919,21 +922,40 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
     return -1;
 }
 
+/* Opens what a rename replaces where it lies on FAT, which gives a file's clusters away at once if it
+ * is not open, while its name on the disk still leads there. -1: there is no need. */
+static inline int model_hold(const char *path)
+{
+#ifdef __linux__
+    struct statfs s;
+    return statfs(path, &s) == 0 && s.f_type == 0x4d44 ? open(path, O_RDONLY) : -1;
+#else
+    return (void)path, -1;
+#endif
+}
+
 /* A closed file takes its place. */
 static inline int model_place_file(model_any *m, const char *path)
 {
-    char to[MODEL_PATH];
+    char to[MODEL_PATH], folder[MODEL_PATH];
     char *slash;
     snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
-    if (rename(path, to) == 0) {
-        slash = strrchr(to, '/');
-        memcpy(slash != NULL ? slash + 1 : to, ".", 2); /* the folder keeps the new name */
+    const int held = model_hold(to), failed = rename(path, to);
+    if (failed) {
+        model_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
+        remove(path);
+    } else { /* the folder keeps the new name, and FAT where it leads */
+        snprintf(folder, sizeof folder, "%s", to);
+        slash = strrchr(folder, '/');
+        memcpy(slash != NULL ? slash + 1 : folder, ".", 2);
+        model_sync(folder);
         model_sync(to);
-        return 0;
     }
-    model_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
-    remove(path);
-    return -1;
+#if MODEL_MMAP
+    if (held >= 0)
+        close(held);
+#endif
+    return (void)held, failed ? -1 : 0;
 }
 
 static inline int model_end_file(model_any *m, FILE *f, const char *path)

@@ -274,8 +274,11 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
- * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
- * is replaced hands down its permissions; folders, devices and pipes are refused. */
+ * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
+ * FAT, with Linux, too, but in place of none may be an empty file, and where what was begun makes
+ * it read-only fsck.vfat helps; with other systems save to two paths in turn. A link stays: what it
+ * points at is replaced. A file that is replaced hands down its permissions; folders, devices and
+ * pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);

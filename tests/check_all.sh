@@ -538,10 +538,11 @@ END
         need python3
         python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
         plain_object && sh tests/contract/contract.sh "$object" 200 ;;
-    power-cut | power-cut-wide)     # blocks of real file systems; root
+    power-cut | power-cut-fat | power-cut-wide)     # blocks of real file systems; root
         tries=30
         fs=ext4
-        [ "$1" = power-cut ] || { tries=1000; fs=; }
+        [ "$1" != power-cut-fat ] || { command -v linux.uml > /dev/null || skip "no user-mode Linux"; fs=vfat; }
+        [ "$1" != power-cut-wide ] || { tries=1000; fs=; }
         need python3
         plain_object && LINKED="${CC:-cc} -O1 -std=gnu99 -I. -DGRADCKPT_IMPLEMENTED $object" \
             sh tests/power/power.sh $tries $fs ;;
@@ -766,7 +767,7 @@ hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
 kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
-cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-wide long-wide"
+cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
 
 if [ "$1" = list ]; then
     echo "$all

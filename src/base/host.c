@@ -18,9 +18,13 @@ static int open_file(const char *path, int flags, unsigned mode) { return open(p
 static int stat_of(const char *path, struct stat *s) { return stat(path, s); }
 static int fstat_of(int fd, struct stat *s) { return fstat(fd, s); }
 
-gckpti_host gckpti_here = { say,     fopen,    fdopen, fread,   fwrite, fflush,
-                            fseek,   fclose,   fsync,  rename,  remove, open_file,
-                            stat_of, fstat_of, flock,  opendir, readdir };
+gckpti_host gckpti_here = { say,   fopen,  fdopen, fread,     fwrite,  fflush,   fseek, fclose,
+                            fsync, rename, remove, open_file, stat_of, fstat_of, flock, close,
+                            opendir, readdir,
+#ifdef __linux__
+                            statfs
+#endif
+};
 #else
 gckpti_host gckpti_here = { say };
 #endif

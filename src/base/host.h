@@ -21,8 +21,12 @@ typedef struct {
     int (*stat)(const char *path, struct stat *s);
     int (*fstat)(int fd, struct stat *s);
     int (*flock)(int fd, int how);
+    int (*close)(int fd);
     DIR *(*opendir)(const char *path);
     struct dirent *(*readdir)(DIR *d);
+#ifdef __linux__
+    int (*statfs)(const char *path, struct statfs *s);
+#endif
 #endif
 } gckpti_host;
 extern gckpti_host gckpti_here;
@@ -41,6 +45,8 @@ extern gckpti_host gckpti_here;
 #define stat(path, s)                       gckpti_here.stat(path, s)
 #define fstat(fd, s)                        gckpti_here.fstat(fd, s)
 #define flock(fd, how)                      gckpti_here.flock(fd, how)
+#define close(fd)                           gckpti_here.close(fd)
+#define statfs(path, s)                     gckpti_here.statfs(path, s)
 #define opendir(path)                       gckpti_here.opendir(path)
 #define readdir(d)                          gckpti_here.readdir(d)
 #define GCKPTI_OPEN(path, flags, mode, ...) gckpti_here.open(path, flags, mode)

@@ -4,14 +4,18 @@
     blocks.py PROGRAM KIND FS[,OPTION..] SAVES TRIES [SEED]
 
 The device is a loop device on a file of FUSE, which is this program: what the kernel writes and flushes (FUA is a write
-and a flush there) is a list. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on it, one process each; marks in the
-list say when each began and had returned. Then the power is cut: behind every entry of the list, all that stands
-before written; and TRIES times behind a random entry, where of each 4096 bytes written since the last flush any of the
-versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where the file system then does not
-mount (ext4 expects of devices that its superblock is never torn), these blocks are whole, and it is counted. Each time
-the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last state whose save had
-returned, or the one being saved. At every 16th, the next save must go well, too, and be what is loaded. Needs root,
-/dev/fuse and a free loop device.
+and a flush there) is a list. Of vfat the kernel is user-mode Linux, a process that has that file as its disk and
+this machine's files by hostfs (guest.c, beside PROGRAM, is its first process); fsck, of its options, has fsck.vfat
+mend each image before it is mounted, and fat16 makes a small one. PROGRAM (saves.c) saves states 1, 2, .. of a KIND on
+it, one process each; marks in the list say when each began and had returned. Then the power is cut: behind every entry
+of the list, all that stands before written; and TRIES times behind a random entry, where of each 4096 bytes written
+since the last flush any of the versions is there, the oldest too, or (one in four) sectors of 512 of two of them; where
+the file system then does not mount (ext4 expects of devices that its superblock is never torn), these blocks are whole,
+and it is counted. Each time the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last
+state whose save had returned, or the one being saved. At every 16th, the next save must go well, too, and be what is
+loaded. FAT has no journal, so two things are counted there: where nothing was saved, the first save may leave an empty
+file; and what it was writing may lack clusters, so that the kernel makes all read-only when the next save removes it,
+until fsck: that save is refused and the state stays. Needs root, /dev/fuse, and a free loop device or linux.uml.
 
 Prints one line of counts; status 1: something else came out; 77: it cannot be done here."""
 import ctypes
@@ -26,12 +30,16 @@ import tempfile
 import threading
 
 BLOCK = 4096
-SIZES = {"ext4": 16 << 20, "ext2": 16 << 20, "btrfs": 128 << 20, "xfs": 320 << 20}
+UML = "/usr/lib/uml/modules"
+SIZES = {"ext4": 16 << 20, "ext2": 16 << 20, "btrfs": 128 << 20, "xfs": 320 << 20, "vfat": 40 << 20}
 MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     "btrfs": ["mkfs.btrfs", "-q", "-f"],
     "xfs": ["mkfs.xfs", "-q", "-f"],
+    "vfat": ["mkfs.vfat", "-F", "32", "-s", "1"],
+    "fat16": ["mkfs.vfat", "-F", "16", "-s", "4"],
 }
+MODULES = {"vfat": ["fat/fat", "nls/nls_cp437", "nls/nls_ascii", "nls/nls_iso8859-1", "nls/nls_utf8", "fat/vfat"]}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -78,6 +86,89 @@ class Loop:
     def release(self):
         os.close(self.device)
         os.close(self.file)
+
+
+class Host:
+    """What mounts and runs PROGRAM: this machine, with loop devices."""
+
+    def __init__(self, image, folder, fs, options):
+        self.image, self.folder, self.fs, self.options = image, folder, fs, options
+
+    def mount(self):
+        loop = Loop(self.image)
+        try:
+            mount(loop.name, self.folder, self.fs, 1024, self.options)  # MS_NOATIME
+        finally:
+            loop.release()
+
+    def unmount(self):
+        unmount(self.folder)
+
+    def run(self, *words):
+        """(what it prints, its status)"""
+        done = subprocess.run(words, stdout=subprocess.PIPE)
+        return done.stdout.decode().strip(), done.returncode
+
+    def end(self):
+        pass
+
+
+class Guest:
+    """The same by user-mode Linux: told by its console, which answers. Its disk drops flushes (arch/um, ubd: a request
+    with no bytes is done at once), so saves.c flushes the file itself, POWER_DEVICE, behind each fsync; the kernel
+    counts those that it asked for, and these must be as many."""
+
+    def __init__(self, image, folder, fs, options, program):
+        self.folder, self.fs, self.options = folder, fs, options or "-"
+        version = subprocess.run(["linux.uml", "--version"], stdout=subprocess.PIPE).stdout.decode().strip()
+        modules = ["%s/%s/kernel/fs/%s.ko" % (UML, version, name) for name in MODULES[fs]]
+        broken = ["POWER_BREAK=" + os.environ["POWER_BREAK"]] if "POWER_BREAK" in os.environ else []
+        guest = os.path.join(os.path.dirname(program), "guest")
+        self.process = subprocess.Popen(
+            ["linux.uml", "mem=192M", "ubda=" + image, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw",
+             "quiet", "loglevel=0", "con=null", "con0=fd:0,fd:1", "POWER_DEVICE=" + image, "init=" + guest] + broken + ["--"]
+            + modules,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        if self.answer()[1] != 0:
+            raise OSError("user-mode Linux does not start")
+
+    def answer(self):
+        said = []
+        for line in self.process.stdout:
+            line = line.decode(errors="replace").strip()
+            if line.startswith("= "):
+                return "\n".join(said), int(line[2:])
+            said.append(line)
+        return "user-mode Linux has ended: " + " ".join(said), -1
+
+    def tell(self, *words):
+        self.process.stdin.write((" ".join(words) + "\n").encode())
+        self.process.stdin.flush()
+        return self.answer()
+
+    def mount(self):
+        said, error = self.tell("mount", "/dev/ubda", self.folder, self.fs, self.options)
+        if error:
+            raise OSError(error, "mount %s: %s%s" % (self.fs, said, os.strerror(error) if error > 0 else ""))
+
+    def unmount(self):
+        error = self.tell("unmount", self.folder)[1]
+        if error:
+            raise OSError(error, "umount " + self.folder)
+
+    def run(self, *words):
+        return self.tell("run", *words)
+
+    def flushes(self):
+        return int(self.run("/bin/cat", "/sys/block/ubda/stat")[0].split()[15])
+
+    def end(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
 
 
 class Recorder(threading.Thread):
@@ -143,25 +234,33 @@ def split(disk):
             if any(disk[i * BLOCK:(i + 1) * BLOCK])}
 
 
-def record(work, program, kind, fs, options, saves):
+def machine(image, folder, fs, options, program):
+    return Guest(image, folder, fs, options, program) if fs in MODULES else Host(image, folder, fs, options)
+
+
+def record(work, program, kind, fs, options, saves, make):
     """The log of saves 1 to `saves`, the blocks before, and marks: (entries so far, state begun or returned)."""
     image, folder = work + "/device", work + "/recorded"
     open(image, "wb").truncate(SIZES[fs])
-    subprocess.run(MAKE[fs] + [image], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(MAKE[make] + [image], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     disk = bytearray(open(image, "rb").read())
     before, marks = split(disk), []
     recorder = Recorder(image, disk)
     try:
-        loop = Loop(image)
-        mount(loop.name, folder, fs, 1024, options)  # MS_NOATIME
-        loop.release()
+        system = machine(image, folder, fs, options, program)
+        system.mount()
         try:
             for n in range(1, saves + 1):
                 marks.append((len(recorder.log), n, 0))
-                subprocess.run([program, "save", kind, folder, str(n)], check=True)
+                said, status = system.run(program, "save", kind, system.folder, str(n))
+                if status:
+                    raise OSError("save %d: %s" % (n, said))
                 marks.append((len(recorder.log), n, 1))
+            if fs in MODULES and system.flushes() != recorder.log.count(None):
+                raise OSError("%d flushes, %d written down" % (system.flushes(), recorder.log.count(None)))
         finally:
-            unmount(folder)
+            system.unmount()
+            system.end()
     finally:
         unmount(image)
     return recorder.log, before, marks
@@ -169,11 +268,18 @@ def record(work, program, kind, fs, options, saves):
 
 class Cutter:
     def __init__(self, work, program, kind, fs, options, saves):
-        self.work, self.program, self.kind, self.fs, self.options = work, program, kind, fs, options
-        self.log, self.before, self.marks = record(work, program, kind, fs, options, saves)
-        self.image, self.folder = work + "/image", work + "/mounted"
+        own = [o for o in options.split(",") if o in ("fsck", "fat16")]
+        options = ",".join(o for o in options.split(",") if o not in own)
+        self.program, self.kind, self.fs = program, kind, fs
+        self.mend = ["fsck.vfat", "-a"] if "fsck" in own else None
+        self.log, self.before, self.marks = record(work, program, kind, fs, options, saves,
+                                                   "fat16" if "fat16" in own else fs)
+        self.image = work + "/image"
+        open(self.image, "wb").truncate(SIZES[fs])
+        self.system = machine(self.image, work + "/mounted", fs, options, program)
+        self.seen = 0
         self.counts = {"old": 0, "new": 0}
-        self.wrong, self.again, self.torn = [], 0, 0
+        self.wrong, self.again, self.torn, self.refused, self.empty = [], 0, 0, 0, 0
 
     def allowed(self, cut):
         """The states that may come out, the last that had returned first; 0: none was saved yet."""
@@ -184,21 +290,22 @@ class Cutter:
     def look(self, what, blocks, cut, torn=None):
         """Cuts, with `blocks`; of these, `torn` as they are there instead."""
         old, new = self.allowed(cut)
-        with open(self.image, "wb") as image:
+        self.seen += 1
+        with open(self.image, "r+b") as image:
+            image.truncate(0)
             image.truncate(SIZES[self.fs])
             for i, data in {**blocks, **(torn or {})}.items():
                 image.seek(i * BLOCK)
                 image.write(data)
-        again = (sum(self.counts.values()) + len(self.wrong)) % 16 == 15
+        if self.mend:
+            subprocess.run(self.mend + [self.image], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        again = self.seen % 16 == 0
         try:
-            loop = Loop(self.image)
-            try:
-                mount(loop.name, self.folder, self.fs, 1024, self.options)
-            finally:
-                loop.release()
+            self.system.mount()
         except OSError as error:
             if torn:
                 self.torn += 1
+                self.seen -= 1
                 self.look(what, blocks, cut)
             else:
                 self.wrong.append("%s: %s" % (what, error))
@@ -207,15 +314,19 @@ class Cutter:
             found = self.load()
             if again and found in (str(old), str(new)):
                 next_one = int(found) + 1
-                saved = subprocess.run([self.program, "save", self.kind, self.folder, str(next_one)])
+                status = self.system.run(self.program, "save", self.kind, self.system.folder, str(next_one))[1]
                 after = self.load()
                 self.again += 1
-                if saved.returncode or after != str(next_one):
+                if status and after == found and self.fs in MODULES and not self.mend:
+                    self.refused += 1
+                elif status or after != str(next_one):
                     self.wrong.append("%s: the next save: %s" % (what, after))
         finally:
-            unmount(self.folder)
+            self.system.unmount()
         if found == str(old):
             self.counts["old"] += 1
+        elif found == "empty" and old == 0 and self.fs in MODULES:
+            self.empty += 1
         elif found == str(new):
             self.counts["new"] += 1
         else:
@@ -223,8 +334,7 @@ class Cutter:
                               (what, old, "" if old == new else ", %d being" % new, found))
 
     def load(self):
-        loaded = subprocess.run([self.program, "load", self.kind, self.folder], stdout=subprocess.PIPE)
-        return loaded.stdout.decode().strip()
+        return self.system.run(self.program, "load", self.kind, self.system.folder)[0]
 
     def prefixes(self):
         blocks = dict(self.before)
@@ -273,22 +383,29 @@ def write(blocks, entry):
 def main():
     if len(sys.argv) < 6:
         sys.exit(__doc__)
-    program, kind, fs = sys.argv[1], sys.argv[2], sys.argv[3].partition(",")
+    program, kind, fs = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3].partition(",")
     saves, tries, seed = int(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6]) if len(sys.argv) > 6 else 1
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse") or not os.path.exists("/dev/loop-control"):
-        skip("power cuts of blocks need root, /dev/fuse and loop devices")
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        skip("power cuts of blocks need root and /dev/fuse")
     if fs[0] not in MAKE or not shutil.which(MAKE[fs[0]][0]):
         skip("no mkfs of " + fs[0])
-    if "\t%s\n" % fs[0] not in open("/proc/filesystems").read():
+    if fs[0] in MODULES:
+        if not shutil.which("linux.uml"):
+            skip("no user-mode Linux (linux.uml) for " + fs[0])
+    elif not os.path.exists("/dev/loop-control"):
+        skip("no loop devices")
+    elif "\t%s\n" % fs[0] not in open("/proc/filesystems").read():
         skip("this kernel has no " + fs[0])
-    work = tempfile.mkdtemp(prefix="power-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    work = tempfile.mkdtemp(prefix="power-",
+                            dir="/dev/shm" if os.path.isdir("/dev/shm") and fs[0] not in MODULES else None)
     try:
         os.mkdir(work + "/recorded")
         os.mkdir(work + "/mounted")
         cutter = Cutter(work, program, kind, fs[0], fs[2], saves)
         cutter.prefixes()
-        prefixes = sum(cutter.counts.values()) + len(cutter.wrong)
+        prefixes = cutter.seen
         cutter.reordered(tries, seed)
+        cutter.system.end()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     writes = sum(entry is not None for entry in cutter.log)
@@ -298,6 +415,9 @@ def main():
           "%d torn too far to mount, then whole; saved again: %d" %
           (kind, sys.argv[3], saves, writes, len(cutter.log) - writes, prefixes, tries, cutter.counts["old"],
            cutter.counts["new"], len(cutter.wrong), cutter.torn, cutter.again))
+    if fs[0] in MODULES:
+        print("    %d where a first save leaves an empty file; next saves refused until fsck: %d" %
+              (cutter.empty, cutter.refused))
     return len(cutter.wrong) > 0
 
 

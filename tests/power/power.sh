@@ -2,13 +2,14 @@
 #
 # A device that writes down blocks and flushes, every prefix of them and TRIES (1000) reorderings for each kind of save
 # and file system, mounted and loaded (blocks.py, saves.c). FS: ext4 with two sets of options, btrfs and xfs, where mkfs
-# and kernel have them. Then saves that leave an fsync out, which must be found. Needs python3, root, /dev/fuse and loop
-# devices, and says what is missing (77). What needs none of these, a file system's least promises as a model, is
+# and kernel have them; vfat, as it is and behind fsck.vfat, by user-mode Linux (linux.uml, guest.c). Then saves that
+# leave an fsync out, which must be found. Needs python3, root, /dev/fuse and loop devices or linux.uml, and says what
+# is missing (77). What needs none of these, a file system's least promises as a model, is
 # tests/power/test_cuts.c, of make test. CC, LINKED (compiler, options and object of the header) as for other scripts.
 B=build/power
 tries=${1:-1000}
 [ $# -eq 0 ] || shift
-systems=${*:-ext4 ext4,noauto_da_alloc,data=writeback btrfs xfs}
+systems=${*:-ext4 ext4,noauto_da_alloc,data=writeback btrfs xfs vfat vfat,fsck}
 skip()
 {
     echo "skip: $*"
@@ -17,13 +18,15 @@ skip()
 command -v python3 > /dev/null || skip "no python3"
 [ "$(uname)" = Linux ] || skip "loop devices and FUSE of Linux are needed"
 [ "$(id -u)" -eq 0 ] || skip "power cuts of blocks need root"
-[ -c /dev/fuse ] && [ -c /dev/loop-control ] || skip "no /dev/fuse, or no loop devices"
+[ -c /dev/fuse ] || skip "no /dev/fuse"
+[ -c /dev/loop-control ] || command -v linux.uml > /dev/null || skip "no loop devices, no user-mode Linux"
 mkdir -p $B
 if [ -z "$LINKED" ]; then
     MAKEFLAGS= make -s build/gradckpt.o || exit 1
     LINKED="${CC:-cc} -O1 -std=gnu99 -DGRADCKPT_IMPLEMENTED -I. build/gradckpt.o $(grep -o -e -fopenmp build/options)"
 fi
 $LINKED -DPLAN_CHECK_OFF='"only saves count"' -Itests -Iexamples tests/power/saves.c -lm -lpthread -o $B/saves || exit 1
+${CC:-cc} -O1 -std=gnu99 tests/power/guest.c -o $B/guest || exit 1
 export OMP_NUM_THREADS=1
 failed=0 ran=0
 cut() # cut FS KIND SAVES TRIES
@@ -41,15 +44,22 @@ for fs in $systems; do
     done
 done
 [ $ran -eq 1 ] || [ $failed -eq 1 ] || exit 77
-for broken in file all; do
-    for kind in one ranks; do
-        POWER_BREAK=$broken cut ext4,noauto_da_alloc $kind 4 10 > $B/broken.txt
-        status=$?
-        tail -n 1 $B/broken.txt | sed "s/^/without fsync ($broken): /"
-        if [ $status -ne 77 ] && ! grep -q ' [1-9][0-9]* wrong;' $B/broken.txt; then
-            echo "FAIL: saves ($kind) without fsync ($broken) are not found"
-            failed=1
-        fi
+found() # found FS KIND BROKEN
+{
+    POWER_BREAK=$3 cut "$1" "$2" 4 10 > $B/broken.txt
+    status=$?
+    sed -n "s/^$2 on /without fsync ($3): &/p" $B/broken.txt
+    if [ $status -ne 77 ] && ! grep -q ' [1-9][0-9]* wrong;' $B/broken.txt; then
+        echo "FAIL: saves ($2) on $1 without fsync ($3) are not found"
+        failed=1
+    fi
+}
+for fs in ext4,noauto_da_alloc vfat; do
+    case " $systems" in *" ${fs%%,*}"*) ;; *) continue ;; esac
+    for broken in file all; do
+        for kind in one ranks; do
+            found $fs $kind $broken
+        done
     done
 done
 exit $failed

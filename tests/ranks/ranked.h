@@ -44,6 +44,7 @@ typedef struct {
 typedef struct {
     ranks_fault fault; /* of the engine */
     int silent;        /* it has no give_up */
+    int odd, clock;    /* as in ranks_world */
     int rank, step;
     long cancel_at; /* that call of its progress callback, counted from its first step, cancels */
     int bad_index;  /* it is fed one */
@@ -395,6 +396,8 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     if (bad) {
         t->bad = *bad;
         w->fault = bad->fault;
+        w->odd = bad->odd;
+        w->clock = bad->clock;
         for (int i = 0; i < s->ranks && bad->silent; i++)
             w->rank[i].engine.give_up = NULL;
     } else {

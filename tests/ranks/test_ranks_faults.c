@@ -169,6 +169,39 @@ static void test_cancel(int wide)
     }
 }
 
+/* What engines return need not be 1 or -1, and clocks may be none while all answer; a rank that fails
+ * is seen then, too, by give_up. */
+static void test_odd(void)
+{
+    outcome want, fast;
+    setting s = base, sums = base;
+    sums.with |= FAST;
+    one_process(&base, &want);
+    for (int n = 0; n < 8; n++) {
+        static trial t;
+        ranks_world w;
+        mishap bad = { .rank = -1, .odd = n < 4, .clock = n % 4 };
+        s.shard = (gckpt_shard)(n % 4);
+        s.blocking = n == 4;
+        run(&t, &s, &bad, &w);
+        for (int i = 0; i < s.ranks; i++)
+            CHECK_MSG(t.out[i].failed == 0 && t.out[i].hash == want.hash,
+                      "odd %d, clock %d, rank %d: %s", bad.odd, bad.clock, i,
+                      t.out[i].first_text);
+        run(&t, &sums, n ? &bad : NULL, &w);
+        if (!n)
+            fast = t.out[0];
+        for (int i = 0; i < s.ranks; i++)
+            CHECK_MSG(t.out[i].failed == 0 && t.out[i].hash == fast.hash,
+                      "odd %d, clock %d, sums, rank %d: %s", bad.odd, bad.clock, i,
+                      t.out[i].first_text);
+        for (int call = 0; call <= RANKS_DONE; call++) {
+            bad.fault = (ranks_fault){ n % s.ranks, (ranks_call)call, RANKS_FAILS, 9 + 3 * n };
+            CHECK(s.blocking || broken(&s, &bad, &want));
+        }
+    }
+}
+
 /* The engine's own sums fail, too. */
 static void test_engines(void)
 {
@@ -197,6 +230,7 @@ int main(int argc, char **argv)
     test_cancel(wide);
     test_calls(wide);
     test_engines();
+    test_odd();
     return check_report("test_ranks_faults");
 }
 #else
