@@ -374,9 +374,10 @@ static inline double llama_real(json *d, uint32_t object, const char *key, doubl
                                 double least)
 {
     const double x = json_real(d, object, key, usual);
-    if (!(x > least) || x > 1e12)
-        json_fail(d, 0, "%s %g: expected a number above %g, 1e12 at most", key, x, least);
-    return x;
+    if (x > least && x <= 1e12)
+        return x;
+    json_fail(d, 0, "%s %g: expected a number above %g, 1e12 at most", key, x, least);
+    return least + 1; /* an end of what is counted by it, too */
 }
 
 /* log(scale) as YaRN counts it into cosines and sines. */

@@ -417,6 +417,7 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
       "quantization_config: expected weights that are not quantised", 0 },
     { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
+    { "yarn", config, "\"factor\": 4.0", "\"factor\": 1e999", "factor inf: expected a number above", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_fast\": 1e999",
       "beta_fast inf: expected a number above 1e-06, 1e12 at most", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_slow\": 1e-320",
