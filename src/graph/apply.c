@@ -111,8 +111,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
 {
     gckpt_graph *g = NULL;
     int missing = -1;
-    for (int i = n < GCKPT_MAX_INPUTS ? n : GCKPT_MAX_INPUTS; in && i-- > 0;) {
-        if (in[i])
+    for (int i = n < GCKPT_MAX_INPUTS ? n : GCKPT_MAX_INPUTS; in && i > 0;) {
+        if (in[--i])
             g = in[i]->graph;
         else
             missing = i;

@@ -54,8 +54,8 @@ typedef struct {
     uint64_t made_of, frozen; /* which net with which options; what was frozen */
     gckpt_plan_desc d;
     gckpt_pick fetch[NET_PICKS];
-    int picks, pick[NET_PICKS]; /* what fetch names */
-    int length, tensors;
+    int picks, pick[NET_PICKS];   /* what fetch names */
+    int length, tensors, updates; /* updates: there are some */
     int feeds;
     gckpt_feed feed[FEEDS];
     int64_t in_batch;
@@ -540,6 +540,9 @@ static void note_plan(plan_slot *s, int net, const gckpt_plan_desc *d)
 {
     s->store = nets[net].store, s->net = net, s->d = *d;
     s->length = gckpt_plan_length(s->p), s->tensors = gckpt_graph_size(nets[net].g);
+    gckpt_instruction last;
+    for (int i = 0; gckpt_plan_get(s->p, i, &last) == GCKPT_OK; i++)
+        s->updates |= last.kind == GCKPT_UPDATE;
     s->picks = d->fetch ? d->fetches : 0;
     for (int i = 0; i < s->picks && i < NET_PICKS; i++)
         s->pick[i] = gckpt_id(d->fetch[i].tensor);
@@ -1008,7 +1011,8 @@ static void step(int command)
     if (r == GCKPT_OK && (how == 0 || x->of.d.mode == GCKPT_INFERENCE))
         MUST(told(s, VALUES) == before, "gradients or a forward alone changed the store");
     if (r == GCKPT_OK && how > 3 && x->of.d.mode != GCKPT_INFERENCE)
-        MUST(report.step == gckpt_store_step(s) && report.step == steps + (report.count > 0),
+        MUST(report.step == gckpt_store_step(s) &&
+                 report.step == steps + (report.count > 0 && x->of.updates),
              "step %lu, %lu, %lu", (unsigned long)report.step, (unsigned long)gckpt_store_step(s),
              (unsigned long)steps);
     double sum;

@@ -376,7 +376,7 @@ static void shapes(void)
     REFUSED(E_A, "1 to 8 inputs", joined_many(GCKPT_MAX_INPUTS + 1));
     REFUSED(E_A, "input 1 is NULL", joined(f2(2, 3), NULL, 0));
     begin();
-    CHECK(!joined_many(0) && !joined_many(-1) && !gckpt_concat(NULL, 2, 0));
+    CHECK(!joined_many(0) && !joined_many(-1) && !joined_many(INT32_MIN) && !gckpt_concat(NULL, 2, 0));
 
     REFUSED(E_A, "sum: [2,3] has no axis 2", gckpt_sum(f2(2, 3), 2));
     REFUSED(E_A, "mean: [2,3] has no axis -3", gckpt_mean(f2(2, 3), -3));
