@@ -38,7 +38,7 @@
 #define GCKPTI_FMA    3
 #define GCKPTI_SQRT   3
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#error "gradckpt_cuda.cu takes sm_80 or newer: nvcc -arch=sm_80; -arch=native needs such a device here"
+#error "gradckpt_cuda.cu takes sm_80 or newer: nvcc -arch=sm_80 (native: a device that is here)"
 #endif
 #endif
 #ifndef GCKPTI_DEVICE
