@@ -117,6 +117,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char own[] = "<s>{}</s>\n<|user|>\\n{}\\n\n<|a|>{}<|im_end|>\\n\n";
+    static const char pairs[] =
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"p\"}], \"chosen\": [{\"role\": "
+        "\"assistant\", \"content\": \"a\"}], \"rejected\": [{\"role\": \"assistant\", "
+        "\"content\": \"b\"}]}\n{\"prompt\": \"p\", \"chosen\": [{\"role\": \"assistant\", "
+        "\"content\": \"a\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n"
+        "{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}\n";
     static const char config[] =
         "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"<|im_end|>\"}, "
         "\"chat_template\": [{\"name\": \"default\", \"template\": \"x\"}]}";
@@ -146,6 +152,17 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
             "\"input\": \"y\", \"output\": \"z\"}\n{\"prompt\": \"p\", \"completion\": \"q\"}\n";
         reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
         reader_end_seed(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
+    }
+    /* one empty line more each: its bytes choose how an input is opened */
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        reader_add_part(&s, config, sizeof config - 1);
+        reader_add_part(&s, "", 0);
+        reader_add_part(&s, own, sizeof own - 1);
+        reader_add_part(&s, pairs, sizeof pairs - 1);
+        reader_add(&s, "\n\n\n\n\n\n\n", (size_t)i);
+        snprintf(name, sizeof name, "pairs-%d", i);
+        reader_end_seed(&s, name);
     }
     free(chats);
     exit(0);

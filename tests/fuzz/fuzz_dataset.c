@@ -77,6 +77,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         SEED("pairs", "j{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}\n{\"chosen\": "
                       "\"the same a\", \"rejected\": \"the same b\"}\n"),
         SEED("array", "j[{\"text\": \"a\"}]\n"),
+        SEED("chat", "j{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                     "\"assistant\", \"content\": \"b\"}]}\n"),
         SEED("llm.c", "b\x88\xf0\x34\1\1\0\0\0\2\0\0\0"),
 #undef SEED
     };
