@@ -842,7 +842,9 @@ static void exec_of(int command, int i, int plan)
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd,
+        /* values and state are the store's */
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd ||
+                 gckpt_store_bytes(s) > memory.limit / 4,
              "in a block of the bytes that it needs: %s", gckpt_error_text(s));
         free(block);
         return;
