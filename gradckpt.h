@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3285
+ *     >>search    what no schedule can do without; the least work for every budget            3286
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
@@ -23032,9 +23032,10 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
-    s->bound = &p->bound[GCKPTI_WHOLE_PRICE - price];
-    if (!p->failed)
+    if (!p->failed) {
+        s->bound = &p->bound[GCKPTI_WHOLE_PRICE - price];
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
+    }
     if (!p->failed)
         gckpti_offer(s, &s->rung[0]);
     gckpti_make_store_all(p);

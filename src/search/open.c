@@ -48,9 +48,10 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
-    s->bound = &p->bound[GCKPTI_WHOLE_PRICE - price];
-    if (!p->failed)
+    if (!p->failed) {
+        s->bound = &p->bound[GCKPTI_WHOLE_PRICE - price];
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
+    }
     if (!p->failed)
         gckpti_offer(s, &s->rung[0]);
     gckpti_make_store_all(p);

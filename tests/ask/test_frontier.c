@@ -343,10 +343,35 @@ static void failures(void)
     free_model(&m);
 }
 
+/* Each allocation of a search fails once: there is no frontier, a reason, and nothing left. */
+static void no_memory(void)
+{
+    const gckpt_init init = { 0.2f, 0, 0 };
+    for (int ops = 1; ops < 40; ops += 3) {
+        gckpt_frontier *f = NULL;
+        for (long at = 1; !f; at++) {
+            heap h = { .fail_at = at };
+            gckpt_store *s = gckpt_store_new(NULL);
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 3));
+            x = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 3), init), NULL);
+            for (int i = 1; i < ops; i++)
+                x = gckpt_tanh(x);
+            const gckpt_term term = { gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
+            const gckpt_plan_desc desc = { .memory = heap_memory(&h) };
+            f = gckpt_frontier_new(g, &term, 1, &desc);
+            CHECK(f ? h.calls < at : gckpt_error(g) == GCKPT_E_MEMORY && h.live == 0);
+            gckpt_frontier_free(f);
+            rig_free(NULL, NULL, g, s);
+        }
+    }
+}
+
 int main(void)
 {
     sizes();
     odd_costs();
     failures();
+    no_memory();
     return check_report("frontier");
 }

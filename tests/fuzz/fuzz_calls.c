@@ -482,7 +482,8 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
         d.offload_work = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
         d.offload_beside = e / 32 % 2;
         d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
-        d.group = f % 8 == 7 ? whole(&in, 5) - 2 : 0;
+        d.group = f % 8 == 7 ? whole(&in, 5) : 0;
+        d.group -= d.group > 0 && d.group < 5 ? 2 : 0; /* some below 0 */
         if (f / 32 % 4 == 0 && gckpt_graph_size(n->g) <= 256) {
             for (int i = 0; i < 256; i++) {
                 const uint64_t w = i < 8 ? byte(&in) : 3;
@@ -842,7 +843,9 @@ static void exec_of(int command, int i, int plan)
              gckpt_error_text(s));
         MUST(memory.live == live, "an executor that was refused left bytes: %s",
              gckpt_error_text(s));
-        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd,
+        /* values and state are the store's */
+        MUST(gckpt_error(s) != GCKPT_E_MEMORY || !block || memory.fail_at != 0 || in.odd ||
+                 gckpt_store_bytes(s) > memory.limit / 4,
              "in a block of the bytes that it needs: %s", gckpt_error_text(s));
         free(block);
         return;
