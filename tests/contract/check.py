@@ -287,7 +287,7 @@ class Draw:
         self.made(y, (t, 2 * u))
 
     def grow_batchnorm(self, x, s):
-        if not self.one or len(s) < 2:
+        if len(s) < 2:
             return
         c = s[-1]
         gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))

@@ -160,6 +160,7 @@ class Again:
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batchless"], batch), self.half(i))
         c.ids = [None if r < 0 else self.told.ids[r] for r in made["inputs"]]
         c.builder, c.id, c.step = made["builder"], i, self.updates
+        c.micro = [m for a, b in self.leaves() for m in self.micro(a, b)]
         return c
 
     def inner(self, i, batch):
@@ -237,6 +238,10 @@ class Again:
         leaf = [r * g // batch for r in range(batch)]
         return [(sum(1 for x in leaf if x < k), sum(1 for x in leaf if x <= k)) for k in range(g)]
 
+    def micro(self, a, b):
+        """Micro-batches of a leaf's rows."""
+        return [(p, min(p + self.net.rows, b)) for p in range(a, b, self.net.rows)]
+
     def part(self, c, i, a, b):
         """The call of a leaf's rows."""
         if self.nodes[i]["batchless"]:
@@ -251,6 +256,7 @@ class Again:
         p.ids, p.builder = c.ids, c.builder
         p.y = c.y if self.nodes[i]["loss"] else cut(c.y, None)
         p.row, p.id, p.step = a, getattr(c, "id", 0), getattr(c, "step", 0)
+        p.micro = [(q - a, r - a) for q, r in self.micro(a, b)]
         p.aux = {k: cut(v, None) if getattr(v, "ndim", 0) and v.shape[0] % self.net.batch == 0 else v
                  for k, v in c.aux.items()}
         each = c.shape[0] // self.net.batch if c.shape else 0

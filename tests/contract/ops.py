@@ -758,7 +758,8 @@ class Pad:
 @op("max")
 class Max:
     def forward(c):
-        return c.x[0].max(c.a[0])
+        x, axis = c.x[0], c.a[0]  # the first greatest: 0 and -0 are equal, and numpy's max may take either
+        return np.take_along_axis(x, np.expand_dims(x.argmax(axis), axis), axis).squeeze(axis)
 
     def backward(c, g):
         x, axis = c.x[0], c.a[0]
@@ -1169,35 +1170,47 @@ class Lstm:
 # ---- q. batch norm, upsample ----
 @op("batchnorm")
 class Batchnorm:
-    """x, gain, bias, running mean, running variance; of one micro-batch"""
+    """x, gain, bias, running mean, running variance; each micro-batch for itself"""
 
     def forward(c):
-        x = c.x[0].reshape(1, -1, c.x[0].shape[-1])
-        n = F(x.shape[1])
-        first = x[:, :1]
-        m = first + place_sums(x - first)[:, None] / n
-        d = x - m
-        v = place_sums(rounded(d, d))[:, None] / n
-        r = F(1) / np.sqrt(v + F(1e-5))
-        h = d * r
-        c.aux = {"h": h, "r": r, "mean": m[0, 0], "variance": v[0, 0]}
-        gain, bias = c.x[1], c.x[2]
-        if gain is None:
-            return (h if bias is None else fma(d, r, bias)).reshape(c.shape)
-        return (h * gain if bias is None else fma(h, gain, bias)).reshape(c.shape)
+        y, aux = [], []
+        for p, q in c.micro:
+            x = c.x[0][p:q].reshape(1, -1, c.x[0].shape[-1])
+            n = F(x.shape[1])
+            first = x[:, :1]
+            m = first + place_sums(x - first)[:, None] / n
+            d = x - m
+            v = place_sums(rounded(d, d))[:, None] / n
+            r = F(1) / np.sqrt(v + F(1e-5))
+            h = d * r
+            gain, bias = c.x[1], c.x[2]
+            if gain is None:
+                t = h if bias is None else fma(d, r, bias)
+            else:
+                t = h * gain if bias is None else fma(h, gain, bias)
+            y.append(t.reshape(c.x[0][p:q].shape))
+            aux.append((h.reshape(y[-1].shape), *(np.repeat(k[0], q - p, 0) for k in (r, m, v))))
+        c.aux = dict(zip(("h", "r", "mean", "variance"), map(np.concatenate, zip(*aux))))
+        return np.concatenate(y)
 
     def backward(c, g):
-        h, r, gain = c.aux["h"], c.aux["r"], c.x[1]
-        g = g.reshape(h.shape)
-        n, rows = F(h.shape[1]), F(c.x[0].shape[0])
-        s, t = place_sums(g), place_sums(rounded(g, h))
-        u = g if gain is None else rounded(g, gain)
+        none, gain = np.zeros((0, g.shape[-1]), F), c.x[1]  # a leaf may have no rows
+        dx, sums = [g[:0]], ([none], [none], [none], [none])
         each = np.ones(1, F) if gain is None else gain  # by d., of one channel
-        a, b = (row_dot(v[..., None], each[:, None])[:, None] / n for v in (s, t))
-        unbiased = n / (n - F(1)) if n > 1 else F(0)
-        dx = Product(np.broadcast_to(r, h.shape).reshape(c.x[0].shape), fma(-h, b, u - a).reshape(c.x[0].shape))
-        return [dx, Sums(t), Sums(s), Sums(rounded(rows, c.aux["mean"])[None]),
-                Sums(rounded(rows, c.aux["variance"] * unbiased)[None])]
+        for p, q in c.micro:
+            h, r = c.aux["h"][p:q], c.aux["r"][p]
+            n, rows = F(h.size // h.shape[-1]), F(q - p)
+            h, k = h.reshape(1, -1, h.shape[-1]), g[p:q].reshape(1, -1, h.shape[-1])
+            s, t = place_sums(k), place_sums(rounded(k, h))
+            u = k if gain is None else rounded(k, gain)
+            a, b = (row_dot(v[..., None], each[:, None])[:, None] / n for v in (s, t))
+            unbiased = n / (n - F(1)) if n > 1 else F(0)
+            dx.append(fma(-h, b, u - a).reshape(g[p:q].shape))
+            for into, x in zip(sums, (t, s, rounded(rows, c.aux["mean"][p])[None],
+                                      rounded(rows, c.aux["variance"][p] * unbiased)[None])):
+                into.append(x)
+        r = c.aux["r"].reshape((len(g),) + (1,) * (g.ndim - 2) + g.shape[-1:])
+        return [Product(np.broadcast_to(r, g.shape), np.concatenate(dx))] + [Sums(np.concatenate(x)) for x in sums]
 
 
 @op("upsample")
