@@ -13,9 +13,10 @@ since the last flush any of the versions is there, the oldest too, or (one in fo
 the file system then does not mount (ext4 expects of devices that its superblock is never torn), these blocks are whole,
 and it is counted. Each time the image is mounted, which recovers the journal, and PROGRAM loads: it must find the last
 state whose save had returned, or the one being saved. At every 16th, the next save must go well, too, and be what is
-loaded. FAT has no journal, so two things are counted there: where nothing was saved, the first save may leave an empty
-file; and what it was writing may lack clusters, so that the kernel makes all read-only when the next save removes it,
-until fsck: that save is refused and the state stays. Needs root, /dev/fuse, and a free loop device or linux.uml.
+loaded. FAT has no journal, so three things are counted there: where nothing was saved, the first save may leave an empty
+file; what it was writing may lack clusters, so that the kernel makes all read-only when the next save removes it, until
+fsck: that save is refused and the state stays; and where the root folder had just grown, its chain of clusters may lead
+nowhere, so that nothing is mounted before fsck. Needs root, /dev/fuse, and a free loop device or linux.uml.
 
 Prints one line of counts; status 1: something else came out; 77: it cannot be done here."""
 import ctypes
@@ -271,7 +272,7 @@ class Cutter:
         own = [o for o in options.split(",") if o in ("fsck", "fat16")]
         options = ",".join(o for o in options.split(",") if o not in own)
         self.program, self.kind, self.fs = program, kind, fs
-        self.mend = ["fsck.vfat", "-a"] if "fsck" in own else None
+        self.mend = "fsck" in own
         self.log, self.before, self.marks = record(work, program, kind, fs, options, saves,
                                                    "fat16" if "fat16" in own else fs)
         self.image = work + "/image"
@@ -279,7 +280,7 @@ class Cutter:
         self.system = machine(self.image, work + "/mounted", fs, options, program)
         self.seen = 0
         self.counts = {"old": 0, "new": 0}
-        self.wrong, self.again, self.torn, self.refused, self.empty = [], 0, 0, 0, 0
+        self.wrong, self.again, self.torn, self.refused, self.empty, self.unmounted = [], 0, 0, 0, 0, 0
 
     def allowed(self, cut):
         """The states that may come out, the last that had returned first; 0: none was saved yet."""
@@ -287,8 +288,8 @@ class Cutter:
         begun = max([n for at, n, over in self.marks if not over and at <= cut], default=0)
         return done, begun
 
-    def look(self, what, blocks, cut, torn=None):
-        """Cuts, with `blocks`; of these, `torn` as they are there instead."""
+    def look(self, what, blocks, cut, torn=None, mended=False):
+        """Cuts, with `blocks`; of these, `torn` as they are there instead. mended: by fsck first."""
         old, new = self.allowed(cut)
         self.seen += 1
         with open(self.image, "r+b") as image:
@@ -297,8 +298,8 @@ class Cutter:
             for i, data in {**blocks, **(torn or {})}.items():
                 image.seek(i * BLOCK)
                 image.write(data)
-        if self.mend:
-            subprocess.run(self.mend + [self.image], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if self.mend or mended:
+            subprocess.run(["fsck.vfat", "-a", self.image], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         again = self.seen % 16 == 0
         try:
             self.system.mount()
@@ -307,6 +308,10 @@ class Cutter:
                 self.torn += 1
                 self.seen -= 1
                 self.look(what, blocks, cut)
+            elif self.fs in MODULES and not mended:
+                self.unmounted += 1
+                self.seen -= 1
+                self.look(what, blocks, cut, mended=True)
             else:
                 self.wrong.append("%s: %s" % (what, error))
             return
@@ -317,7 +322,7 @@ class Cutter:
                 status = self.system.run(self.program, "save", self.kind, self.system.folder, str(next_one))[1]
                 after = self.load()
                 self.again += 1
-                if status and after == found and self.fs in MODULES and not self.mend:
+                if status and after == found and self.fs in MODULES and not (self.mend or mended):
                     self.refused += 1
                 elif status or after != str(next_one):
                     self.wrong.append("%s: the next save: %s" % (what, after))
@@ -416,8 +421,8 @@ def main():
           (kind, sys.argv[3], saves, writes, len(cutter.log) - writes, prefixes, tries, cutter.counts["old"],
            cutter.counts["new"], len(cutter.wrong), cutter.torn, cutter.again))
     if fs[0] in MODULES:
-        print("    %d where a first save leaves an empty file; next saves refused until fsck: %d" %
-              (cutter.empty, cutter.refused))
+        print("    %d where a first save leaves an empty file; until fsck: %d next saves refused, %d not mounted" %
+              (cutter.empty, cutter.refused, cutter.unmounted))
     return len(cutter.wrong) > 0
 
 
