@@ -626,7 +626,7 @@ static void test_write_fails(void)
 
 static void test_names(void)
 {
-    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "\200", "a\303", "\355\260\200" };
+    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "__sums__", "\200", "a\303", "\355\260\200" };
     static const char *const right[] = { "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251" };
     file b = { 0 };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

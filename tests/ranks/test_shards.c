@@ -1313,21 +1313,36 @@ static void run(ranks_world *w, training *t)
     }
 }
 
-/* Nothing is saved within a step. */
-static void test_under_way(void)
+/* Nothing is saved within a step, which goes on. */
+static void within_a_step(ranks_world *w, int rank, void *context)
 {
-    training t = { .lost = -1 };
-    member *m = &t.m[0];
+    member *m = &((training *)context)->m[rank];
     float x[BATCH * 30] = { 0 }, y[BATCH * 3] = { 0 };
     const gckpt_feed feeds[2] = { { 0, x }, { 1, y } };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
-    make_plan(m, NULL, 0, 1, GCKPT_SHARD_NONE);
-    m->e = gckpt_exec_new(m->p, m->s, NULL);
+    const gckpt_exec_desc desc = { .ranks = &w->rank[rank].engine };
+    make_plan(m, NULL, rank, w->size, GCKPT_SHARD_NONE);
+    m->e = gckpt_exec_new(m->p, m->s, &desc);
+    m->loaded = m->e ? gckpt_step_start(m->e, feeds, 2, BATCH, &hyper) : GCKPT_E_ARG;
+    m->saved = gckpt_ranks_save(m->e, path);
+    snprintf(m->text, sizeof m->text, "%s", gckpt_error_text(m->e));
+    m->stepped = gckpt_run_some(m->e, INT32_MAX, NULL);
+}
+
+static void test_within_a_step(void)
+{
+    ranks_world w;
+    training t = { .lost = -1 };
+    ranks_open(&w, 2);
     clear();
-    CHECK(gckpt_step_start(m->e, feeds, 2, BATCH, &hyper) == GCKPT_OK && gckpt_run_some(m->e, 3, NULL) == GCKPT_MORE);
-    CHECK(gckpt_ranks_save(m->e, path) == GCKPT_E_ARG && files() == 0);
-    CHECK(gckpt_run_some(m->e, INT32_MAX, NULL) == GCKPT_OK && gckpt_ranks_save(m->e, path) == GCKPT_OK && files() == 2);
-    rig_free(m->e, m->p, m->g, m->s);
+    ranks_run(&w, within_a_step, &t);
+    for (int k = 0; k < 2; k++) {
+        member *m = &t.m[k];
+        CHECK_MSG(m->loaded == GCKPT_OK && m->saved == GCKPT_E_ARG && strstr(m->text, "step: one is under way"), "%s", m->text);
+        CHECK(m->stepped == GCKPT_OK && gckpt_store_step(m->s) == 1 && files() == 0);
+        rig_free(m->e, m->p, m->g, m->s);
+    }
+    ranks_close(&w);
 }
 
 /* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
@@ -1498,7 +1513,7 @@ int main(void)
     test_no_index();
 #if RANKS_THREADS
     test_need();
-    test_under_way();
+    test_within_a_step();
     test_resume();
     test_faults();
 #endif
