@@ -903,6 +903,44 @@ static void test_meddled(void)
     gckpt_store_free(s);
 }
 
+#ifdef __linux__
+/* On FAT what is replaced is held open; that it may not be read is no reason not to replace it, any other is. */
+static int held_error;
+static int on_fat(const char *path, struct statfs *s)
+{
+    (void)path;
+    memset(s, 0, sizeof *s);
+    s->f_type = 0x4d44;
+    return 0;
+}
+static int not_held(const char *path, int flags, unsigned mode)
+{
+    if (flags != O_RDONLY || strcmp(path, "fat.st"))
+        return open(path, flags, mode);
+    errno = held_error;
+    return -1;
+}
+
+static void test_fat(void)
+{
+    const gckpti_host was = gckpti_here;
+    gckpt_store *s = store_new();
+    steps(s, GCKPT_SGD, 1);
+    CHECK(gckpt_store_save(s, "fat.st") == GCKPT_OK);
+    for (int readable = 0; readable < 2; readable++) {
+        steps(s, GCKPT_SGD, 1);
+        held_error = readable ? EMFILE : EACCES;
+        gckpti_here.statfs = on_fat;
+        gckpti_here.open = not_held;
+        const gckpt_result result = gckpt_store_save(s, "fat.st");
+        gckpti_here = was;
+        CHECK_MSG(result == (readable ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(s));
+        CHECK(loads("fat.st", 2) && nothing_like("*.gckpt-tmp*"));
+    }
+    gckpt_store_free(s);
+}
+#endif
+
 static void test_paths(void)
 {
     char command[96];
@@ -917,6 +955,9 @@ static void test_paths(void)
     test_flush();
     test_unlooked();
     test_meddled();
+#ifdef __linux__
+    test_fat();
+#endif
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK(!chdir("/") && !system(command));
 }
