@@ -241,7 +241,8 @@ static void paths(void)
     gckpt_plan *q = gckpt_plan_load(n.g, path, NULL);
     CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%s", gckpt_error_text(n.g));
     FILE *f = fopen(path, "wb");
-    CHECK(f && fputs("no plan", f) >= 0 && !fclose(f) && !gckpt_plan_load(n.g, path, NULL) && gckpt_error(n.g) == GCKPT_E_DATA);
+    CHECK(f && fputs("this is no plan", f) >= 0 && !fclose(f) && !gckpt_plan_load(n.g, path, NULL));
+    CHECK(gckpt_error(n.g) == GCKPT_E_DATA && strstr(gckpt_error_text(n.g), "not a plan of gradckpt.h"));
     remove(path);
     CHECK(gckpt_plan_load(n.g, path, NULL) == NULL && strstr(gckpt_error_text(n.g), path));
     CHECK(gckpt_error(n.g) == GCKPT_E_FILE);
