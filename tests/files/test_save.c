@@ -764,6 +764,14 @@ static void test_path(void)
     CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK);
     sprintf(temporary + strlen(path), ".gckpt-tmp0");
 #endif
+    const gckpt_file_desc values = { .values_only = 1 };
+    CHECK(gckpt_store_save_as(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK &&
+          gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
+    /* a store of a build that computes wrongly: it says so, and nothing else */
+    gckpti_error(t, GCKPT_E_BACKEND, "self-test");
+    t->object.sticky = GCKPT_E_BACKEND;
+    CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
+    t->object.sticky = GCKPT_OK;
     /* no such file, no such folder, no memory */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));

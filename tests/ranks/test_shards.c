@@ -473,6 +473,17 @@ static void test_whole_file(void)
                     again.size = 0;
                     gckpt_store_free(s);
                 }
+        /* each read fails, of what is passed over, too */
+        gckpt_store *s = store_new(2, 4, GCKPT_SHARD_VALUES, from);
+        gckpt_result result = GCKPT_E_FILE;
+        fill(s, 1);
+        for (size_t n = 1; result == GCKPT_E_FILE && n < 10000; n++) {
+            file copy = { .bytes = f.bytes, .size = f.size, .fail_call = n };
+            result = gckpt_store_read(s, file_read, &copy, f.size);
+            CHECK_MSG(result == GCKPT_OK || n % 7 || holds(s, 1), "read %d", (int)n);
+        }
+        CHECK(result == GCKPT_OK && holds(s, 2));
+        gckpt_store_free(s);
         free(f.bytes);
         free(again.bytes), free(turned.bytes);
         gckpt_store_free(one);
