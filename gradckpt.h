@@ -56,7 +56,7 @@
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2549
+ *     >>files     safetensors                                                                 2548
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            991
  *                 file, paths, c, weights
@@ -5686,7 +5686,7 @@ GCKPTI_COLD
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = left ? (unsigned char)*s : 0xff;
+    uint32_t c = (unsigned char)*s;
     int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
     if (n < 2 || (size_t)n > left)
         return n == 1;
@@ -31629,7 +31629,7 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
     e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
-    if (!GCKPTI_ASKS_AXES || !l->unsaid || !name || e->slot >= 0)
+    if (!GCKPTI_ASKS_AXES || !l->unsaid || e->slot >= 0)
         return 1;
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
         return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
@@ -32640,8 +32640,7 @@ static int gckpti_index_check(gckpti_loader *l)
         tail--;
     gckpti_text_add(&t, ",\"check\":\"%u\"}\n",
                     gckpti_fnv(GCKPTI_FNV_START, l->at, (size_t)(tail - l->at)));
-    if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)) ||
-        strncmp(l->at, "{\"gckpt\"", 8))
+    if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "not the index of a checkpoint by ranks, or damaged; "
                              "gckpt_store_load reads files of one process");
@@ -32676,7 +32675,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
     }
     if (l->result != GCKPT_OK || !gckpti_index_key(l, &n, "tensors"))
         return 0;
-    if (!x->count || (x->count & (x->count - 1)) || x->count > INT32_MAX)
+    if (!x->count || (x->count & (x->count - 1)))
         return gckpti_json_fail(l, "the number of files is no power of two");
     l->header = l->at;
     x->number = head[1];

@@ -86,6 +86,44 @@ struct gckpti_loader {
     unsigned char unsaid; /* the file does not say the order of convolutions' axes */
     uint64_t contract, step, seed, optimiser;
 };
+#ifdef GCKPTI_ROOMS
+/* What each does is said where it is defined. */
+/* files/axes.c */
+GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
+                              const gckpt_shape *shape);
+GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *shape, int64_t k);
+GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file);
+
+/* files/write.c */
+extern const char gckpti_part_format[];
+extern const gckpt_file_desc gckpti_file_plain;
+GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
+GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);
+GCKPTI_FN int gckpti_little_endian(void);
+GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
+
+/* files/header.c */
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix);
+GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                            const char *format, ...);
+GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
+GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
+GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
+GCKPTI_FN int gckpti_load_header(gckpti_loader *l);
+
+/* files/places.c */
+GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param);
+GCKPTI_FN int gckpti_load_check(gckpti_loader *l);
+GCKPTI_FN int gckpti_load_create(gckpti_loader *l);
+
+/* files/read.c */
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
+GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                   const gckpt_file_desc *desc);
+#endif
 #endif
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
@@ -125,47 +163,7 @@ typedef struct {
     int64_t number;         /* of this save */
     int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
-#endif
-
 #ifdef GCKPTI_ROOMS
-/* What each does is said where it is defined. */
-/* files/axes.c */
-GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
-                              const gckpt_shape *shape);
-GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *shape, int64_t k);
-GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file);
-
-/* files/write.c */
-extern const char gckpti_part_format[];
-extern const gckpt_file_desc gckpti_file_plain;
-GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
-GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);
-GCKPTI_FN int gckpti_little_endian(void);
-GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
-GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
-GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
-
-/* files/header.c */
-GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix);
-GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
-                            const char *format, ...);
-GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
-GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
-GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
-GCKPTI_FN int gckpti_load_header(gckpti_loader *l);
-
-/* files/places.c */
-GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param);
-GCKPTI_FN int gckpti_load_check(gckpti_loader *l);
-GCKPTI_FN int gckpti_load_create(gckpti_loader *l);
-
-/* files/read.c */
-GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
-GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
-                                   const gckpt_file_desc *desc);
-
-#ifndef GCKPT_NO_STDIO
 /* files/path.c */
 GCKPTI_FN FILE *gckpti_file_open(const char *path);
 GCKPTI_FN int gckpti_follow(char *path, size_t room);

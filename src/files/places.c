@@ -32,7 +32,7 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
     e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
-    if (!GCKPTI_ASKS_AXES || !l->unsaid || !name || e->slot >= 0)
+    if (!GCKPTI_ASKS_AXES || !l->unsaid || e->slot >= 0)
         return 1;
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
         return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);

@@ -7,7 +7,7 @@ GCKPTI_COLD
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = left ? (unsigned char)*s : 0xff;
+    uint32_t c = (unsigned char)*s;
     int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
     if (n < 2 || (size_t)n > left)
         return n == 1;

@@ -666,6 +666,87 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
+/* Names the first time that it is asked. */
+static const char *once(void *user, const char *name) { return ++*(int *)user > 1 ? NULL : name; }
+
+static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    (void)user, (void)name;
+    axes[0] = 1, axes[1] = 0;
+    return shape.n;
+}
+
+/* What an empty store refuses; what fails while it is passed over; rows of several lengths that are packed. */
+static void test_refused_more(void)
+{
+    maker m = { 0 };
+    float x[16];
+    int calls = 0;
+    gckpt_store *s = store_new();
+    gckpt_file_desc d = { .rename = once, .user = &calls };
+    make(&m, "w", "I8", "4", NULL, 4);
+    file f = made(&m, 0);
+    CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"w\": I8 needs two axes"));
+    free(f.bytes);
+    make(&m, "w", "F32", "4", four, 4);
+    f = made(&m, 0);
+    CHECK(read_as(s, &f, &d) == GCKPT_E_DATA && calls == 2 && strstr(gckpt_error_text(s), "\"w\": is none of the store's 0"));
+    CHECK(s->count == 0 && read_as(s, &f, NULL) == GCKPT_OK && values(s, "w")[3] == four[3]);
+    free(f.bytes);
+    make(&m, "a.attn.bias", "BOOL", "700", NULL, 700); /* read in three pieces */
+    make(&m, "w", "F32", "4", four, 4);
+    make(&m, "b.attn.bias", "BOOL", "300", NULL, 300);
+    f = made(&m, 0);
+    d.rename = of_hub;
+    fail_reads(s, &f, &d);
+    free(f.bytes);
+    gckpt_store_free(s);
+    s = store_new();
+    gckpt_file_desc turn = { .axes = swapped };
+    add(s, "w", gckpt_shape2(2, 2));
+    make(&m, "w", "F32", "2,2", four, 4);
+    make(&m, "w#state0", "F32", "4", four, 4);
+    f = made(&m, 0);
+    CHECK(read_as(s, &f, &turn) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "\"w#state0\": [4], but its parameter is [2,2]"));
+    free(f.bytes);
+    gckpt_store_free(s);
+    s = store_new();
+    add(s, "u", gckpt_shape2(2, 8));
+    add(s, "v", gckpt_shape2(4, 4));
+    CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    for (int i = 0; i < 16; i++)
+        x[i] = (float)(i % 4 ? i : 127);
+    make(&m, "u", "F32", "2,8", x, 16);
+    make(&m, "v", "F32", "4,4", x, 16);
+    f = made(&m, 0);
+    CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+    for (int p = 0; p < 2; p++) {
+        float back[16];
+        gckpti_unpack_piece(&s->params[p], 0, 16, back);
+        CHECK(!memcmp(back, x, sizeof x));
+    }
+    free(f.bytes);
+    gckpt_store_free(s);
+    CHECK(mem.live == 0);
+}
+
+/* A header beyond what the format lets it have is refused before anything is written. */
+static void test_large_header(void)
+{
+    enum { N = 16700000 }; /* six letters each in JSON */
+    gckpt_store *s = store_new();
+    char *text = (char *)malloc(N + 1);
+    file f = { 0 };
+    memset(text, 1, N);
+    text[N] = 0;
+    CHECK(gckpt_store_set_note(s, "n", text) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_E_DATA && f.calls == 0 &&
+          strstr(gckpt_error_text(s), "bytes, 100000000 are allowed"));
+    free(text);
+    gckpt_store_free(s);
+    CHECK(mem.live == 0);
+}
+
 /* ---- mapping ---- */
 static int inside(const file *f, const void *at)
 {
@@ -978,6 +1059,8 @@ int main(void)
     test_save_failures();
     test_damage();
     test_refused();
+    test_refused_more();
+    test_large_header();
     test_map();
     test_shards();
     test_memory();

@@ -433,6 +433,18 @@ static void test_wrong_counts(void)
         }
         free(bad.bytes);
     }
+    gckpt_result result = GCKPT_E_MEMORY; /* no memory for anything of it, counts first */
+    for (long n = 1; result == GCKPT_E_MEMORY && n < 100; n++) {
+        heap h = { .fail_at = 1 + n };
+        gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 3 };
+        gckpt_store *t = gckpt_store_new(&desc);
+        file from = b;
+        result = gckpt_store_read(t, file_read, &from, b.size);
+        CHECK(result == GCKPT_OK ? n > 3 && snapshot(t) == snapshot(s) : result == GCKPT_E_MEMORY && !t->count);
+        gckpt_store_free(t);
+        CHECK(h.blocks == 0);
+    }
+    CHECK(result == GCKPT_OK);
     file most = edited(&b, "\"b#updates\":\"1:7\"", "\"b#updates\":\"4:18446744073709551615\"");
     CHECK(read_all(empty, &most) == GCKPT_OK && empty->params[1].updates == UINT64_MAX);
     free(most.bytes);
@@ -620,6 +632,7 @@ static void test_links(void)
     CHECK(!symlink("real", "to a folder") && gckpt_store_save(s, "to a folder") == GCKPT_E_FILE);
     CHECK(kind_of("to a folder") == S_IFLNK && kind_of("real") == S_IFDIR);
     CHECK(gckpt_store_save(s, "to a folder/y.st") == GCKPT_OK && loads("real/y.st", 1));
+    CHECK(gckpt_store_save(s, "real/y.st/z.st") == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(ENOTDIR)));
     /* as long a chain as is followed, and one link more */
     char link[8], to[16] = "real/z.st";
     for (int i = 1; i <= 40; i++) {
@@ -787,7 +800,7 @@ static void test_at_once(void)
 /* fsync of the file, then of the folder: what a file system cannot do is no error, the rest is. */
 static void test_flush(void)
 {
-    static const int cannot[] = { EINVAL, ENOSYS, ENOTSUP, EOPNOTSUPP }, real[] = { EIO, ENOSPC };
+    static const int cannot[] = { EINVAL, ENOSYS, ENOTSUP, EOPNOTSUPP, EBADF }, real[] = { EIO, ENOSPC };
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
     fsync_calls = 0;
@@ -845,6 +858,89 @@ static void test_unlooked(void)
     gckpt_store_free(s);
 }
 
+/* Others meddle between a temporary's creation and its lock: it is removed as if left over, another save's stands in
+ * its place, or what is left over cannot be removed. The next name is taken, what is not ours is left alone. */
+static int meddle;
+static int meddling_stat(const char *path, struct stat *s)
+{
+    const size_t n = strlen(path);
+    if (meddle && n > 5 && !strcmp(path + n - 5, "-tmp0")) {
+        CHECK(!unlink(path));
+        if (meddle > 1)
+            put_text(path, "another's");
+        meddle = 0;
+    }
+    return stat(path, s);
+}
+static int kept(const char *path)
+{
+    (void)path;
+    errno = EACCES;
+    return -1;
+}
+
+static void test_meddled(void)
+{
+    const gckpti_host was = gckpti_here;
+    gckpt_store *s = store_new();
+    char text[16] = "";
+    gckpti_here.stat = meddling_stat;
+    for (int how = 1; how < 3; how++) {
+        steps(s, GCKPT_SGD, 1);
+        meddle = how;
+        CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK(!meddle && loads("meddled.st", (uint64_t)how));
+    }
+    gckpti_here = was;
+    FILE *f = fopen("meddled.st.gckpt-tmp0", "rb");
+    CHECK(f && fread(text, 1, sizeof text - 1, f) && !fclose(f) && !strcmp(text, "another's"));
+    steps(s, GCKPT_SGD, 1);
+    gckpti_here.remove = kept;
+    CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+    gckpti_here = was;
+    CHECK(loads("meddled.st", 3) && kind_of("meddled.st.gckpt-tmp0") == S_IFREG);
+    CHECK(gckpt_store_save(s, "meddled.st") == GCKPT_OK && nothing_like("*.gckpt-tmp*"));
+    gckpt_store_free(s);
+}
+
+#ifdef __linux__
+/* On FAT what is replaced is held open; that it may not be read is no reason not to replace it, any other is. */
+static int held_error;
+static int on_fat(const char *path, struct statfs *s)
+{
+    (void)path;
+    memset(s, 0, sizeof *s);
+    s->f_type = 0x4d44;
+    return 0;
+}
+static int not_held(const char *path, int flags, unsigned mode)
+{
+    if (flags != O_RDONLY || strcmp(path, "fat.st"))
+        return open(path, flags, mode);
+    errno = held_error;
+    return -1;
+}
+
+static void test_fat(void)
+{
+    const gckpti_host was = gckpti_here;
+    gckpt_store *s = store_new();
+    steps(s, GCKPT_SGD, 1);
+    CHECK(gckpt_store_save(s, "fat.st") == GCKPT_OK);
+    for (int readable = 0; readable < 2; readable++) {
+        steps(s, GCKPT_SGD, 1);
+        held_error = readable ? EMFILE : EACCES;
+        gckpti_here.statfs = on_fat;
+        gckpti_here.open = not_held;
+        const gckpt_result result = gckpt_store_save(s, "fat.st");
+        gckpti_here = was;
+        CHECK_MSG(result == (readable ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(s));
+        CHECK(loads("fat.st", 2) && nothing_like("*.gckpt-tmp*"));
+    }
+    gckpt_store_free(s);
+}
+#endif
+
 static void test_paths(void)
 {
     char command[96];
@@ -858,6 +954,10 @@ static void test_paths(void)
     test_at_once();
     test_flush();
     test_unlooked();
+    test_meddled();
+#ifdef __linux__
+    test_fat();
+#endif
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK(!chdir("/") && !system(command));
 }

@@ -392,6 +392,8 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\\ud800\\u0041\":1}", 0, GCKPT_E_DATA, "byte 15: a string with a wrong" },
     { "{\"w\\ud800\\ud800\":1}", 0, GCKPT_E_DATA, "byte 15: a string with a wrong" },
     { "{\"w\\udc00\":1}", 0, GCKPT_E_DATA, "byte 9: a string with a wrong" },
+    { "{\"w\\ud83d", 0, GCKPT_E_DATA, "byte 9: a string with a wrong" },
+    { "{\"w\\ud83d\\n\":1}", 0, GCKPT_E_DATA, "byte 9: a string with a wrong" },
     { "{\"w\n\":1}", 0, GCKPT_E_DATA, "byte 3: a string with a wrong" },
     { "{\"w\200\":1}", 0, GCKPT_E_DATA, "byte 3: a string with a wrong" },
     { "{\"\300\200\":1}", 0, GCKPT_E_DATA, "byte 2: a string with a wrong" },
@@ -522,8 +524,15 @@ static void test_evil(void)
         CHECK_MSG(snapshot(s) == before && mem.live == live, "%s", evil[i].header);
     }
     /* header lengths */
-    static const char nul_inside[] = "{" W "," B "}\0 ";
+    static const char nul_inside[] = "{" W "," B "}\0 ", nul_escaped[] = "{\"w\\\0\":1}";
     CHECK(read_text(s, nul_inside, sizeof nul_inside - 1, 12) == GCKPT_E_DATA);
+    CHECK(read_text(s, nul_escaped, sizeof nul_escaped - 1, 0) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "byte 5: a string with a wrong"));
+    /* a long name is cut, behind a whole character */
+    char text[300];
+    snprintf(text, sizeof text, "{" W "," B ",\"%059d\303\251tail\":" T("1", 12, 16) "}", 0);
+    CHECK(read_text(s, text, strlen(text), 16) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "00\303\251...\": is none of"));
     unsigned char bytes[16] = { 0 };
     static const unsigned char lengths[][8] = { { 0 }, { 1 }, { 9 }, { 0, 0, 0, 0, 0, 0, 0, 0x80 }, { 1, 0xe1, 0xf5, 5 },
                                                 { 255, 255, 255, 255, 255, 255, 255, 255 },
@@ -534,6 +543,10 @@ static void test_evil(void)
         CHECK(strstr(gckpt_error_text(s), "header of"));
     }
     CHECK(snapshot(s) == before && mem.live == live);
+    /* characters by number, of two, three and four bytes, in letters of either case */
+    static const char numbers[] = "{" META "{\"a\":\"\\u00e9\\u20AC\\uD83d\\uDe00\"}," W "," B "}";
+    CHECK(read_text(s, numbers, sizeof numbers - 1, 12) == GCKPT_OK &&
+          !strcmp(gckpt_store_note(s, "a"), "\303\251\342\202\254\360\237\230\200"));
     gckpt_store_free(s);
     CHECK(mem.live == 0);
 }
@@ -613,7 +626,7 @@ static void test_write_fails(void)
 
 static void test_names(void)
 {
-    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "\200", "a\303", "\355\260\200" };
+    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "__sums__", "\200", "a\303", "\355\260\200" };
     static const char *const right[] = { "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251" };
     file b = { 0 };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -751,6 +764,14 @@ static void test_path(void)
     CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK);
     sprintf(temporary + strlen(path), ".gckpt-tmp0");
 #endif
+    const gckpt_file_desc values = { .values_only = 1 };
+    CHECK(gckpt_store_save_as(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK &&
+          gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
+    /* a store of a build that computes wrongly: it says so, and nothing else */
+    gckpti_error(t, GCKPT_E_BACKEND, "self-test");
+    t->object.sticky = GCKPT_E_BACKEND;
+    CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
+    t->object.sticky = GCKPT_OK;
     /* no such file, no such folder, no memory */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));

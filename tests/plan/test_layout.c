@@ -277,6 +277,11 @@ static void test_large(void)
         size_t arena = place(n, ALIGN);
         CHECK(arena == (n == 3 ? 3 * (third / ALIGN * ALIGN) : SIZE_MAX));
     }
+    for (int n = 3; n <= 4; n++) { /* none lives all the time; bytes by steps are beyond 64 bits */
+        for (int i = 0; i < n; i++)
+            put((size_t)i, i % 2, 20 + i % 2, third / ALIGN * ALIGN);
+        CHECK((place(n, ALIGN) == SIZE_MAX) == (n == 4));
+    }
     gckpti_allocator memory;
     gckpti_planner p;
     memset(&memory, 0, sizeof memory);

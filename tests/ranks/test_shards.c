@@ -55,8 +55,13 @@ static int test_fclose(FILE *f)
 static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int opens, too_many; /* the call from which there are too many open files, once; 0: none */
 static int test_open(const char *path, int flags, unsigned mode)
 {
+    if (++opens == too_many) {
+        errno = EMFILE;
+        return -1;
+    }
     return fails() ? -1 : open(path, flags, mode);
 }
 static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
@@ -468,6 +473,17 @@ static void test_whole_file(void)
                     again.size = 0;
                     gckpt_store_free(s);
                 }
+        /* each read fails, of what is passed over, too */
+        gckpt_store *s = store_new(2, 4, GCKPT_SHARD_VALUES, from);
+        gckpt_result result = GCKPT_E_FILE;
+        fill(s, 1);
+        for (size_t n = 1; result == GCKPT_E_FILE && n < 10000; n++) {
+            file copy = { .bytes = f.bytes, .size = f.size, .fail_call = n };
+            result = gckpt_store_read(s, file_read, &copy, f.size);
+            CHECK_MSG(result == GCKPT_OK || n % 7 || holds(s, 1), "read %d", (int)n);
+        }
+        CHECK(result == GCKPT_OK && holds(s, 2));
+        gckpt_store_free(s);
         free(f.bytes);
         free(again.bytes), free(turned.bytes);
         gckpt_store_free(one);
@@ -620,7 +636,9 @@ static void test_every_call(int ranks)
             calls_made = 0;
             ends_at = n + 1;
             counting = 1;
-            _exit(save_by(ranks, GCKPT_SHARD_VALUES, 2) != GCKPT_OK);
+            const gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
+            counting = 0;
+            exit(result != GCKPT_OK);
         }
         CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
         ended = WEXITSTATUS(status) != 7;
@@ -752,6 +770,10 @@ static void test_damage(void)
             put_file(names[i], &f[i], k);
             CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
         }
+        if (i) { /* no header is left, nor room for all sums */
+            put_file(names[i], &f[i], 8 + f[i].size - header - 1);
+            CHECK(refused(s, GCKPT_E_DATA, "cut off"));
+        }
         file_write(&f[i], "\n", 1);
         put_file(names[i], &f[i], f[i].size);
         CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
@@ -781,6 +803,9 @@ static void test_damage(void)
         { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "a list of whole numbers" },
         { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
         { "\"files\"", "\"filed\"", "another key" },
+        { "{\"gckpt\":", "{\"gckpt\";", "':' expected" },
+        { "},\"tensors\"", "]},\"tensors\"", "',' expected" },
+        { "\"tensors\":{", "\"tensor\":{", "another key" },
         { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
           "no name in this folder" },
         { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
@@ -805,6 +830,28 @@ static void test_damage(void)
         CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
                   "%s: %s", wrong[i].to, gckpt_error_text(s));
     }
+    /* no files; a name longer than any path; no end that could be a sum */
+    char listed[200] = "", long_name[1200];
+    const char *from = strstr((const char *)f[0].bytes, "\"files\":{");
+    memcpy(listed, from, (size_t)(strchr(from, '}') - from) + 1);
+    put_index(&f[0], listed, "\"files\":{}");
+    CHECK(refused(s, GCKPT_E_DATA, "power of two"));
+    snprintf(long_name, sizeof long_name, "\"files\":{\"%01100d\":[1,2],", 0);
+    put_index(&f[0], "\"files\":{", long_name);
+    CHECK(refused(s, GCKPT_E_DATA, "no name in this folder"));
+    file endless = { 0 };
+    file_write(&endless, "{\"gckpt\":[1,2,3]", 16);
+    for (int i = 0; i < 100; i++)
+        file_write(&endless, " ", 1);
+    put_file("ckpt", &endless, endless.size);
+    CHECK(refused(s, GCKPT_E_DATA, "not the index"));
+    free(endless.bytes);
+    /* a right sum over what is none: files that it names are not taken for this save's */
+    put_index(&f[0], "\"tensors\":{", "\"tensor\":{");
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK && loads(1, GCKPT_SHARD_NONE, 8) && files() == 3);
+    clear();
+    for (int i = 0; i < 3; i++)
+        put_file(names[i], &f[i], f[i].size);
     /* what it claims to have is looked for before there is memory for it */
     static const char large[] =
         "{\"gckpt\":[1,2,67108864],\"files\":{\"ckpt.2-0.safetensors\":[1,2]},\"tensors\":{\"large\":{"
@@ -841,6 +888,68 @@ static void test_damage(void)
     for (int i = 0; i < 3; i++)
         free(f[i].bytes);
     free(other.bytes);
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* Each thing that a load asks of the system fails, each allocation, each file is one too many: the
+ * store is as it was, or holds what was saved. */
+static void test_load_fails(void)
+{
+    begin = 3, end = 5;
+    clear();
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 8) == GCKPT_OK);
+    for (int what = 0; what < 3; what++)
+        for (int kind = 0; kind < 3; kind++) { /* of one; one of four; empty */
+            int done = 0;
+            for (int n = 1; !done && n < 300; n++) {
+                gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+                gckpt_store *s = kind == 2 ? gckpt_store_new(&desc)
+                                           : store_new(2 * kind, kind ? 4 : 1, GCKPT_SHARD_VALUES, 1);
+                if (kind < 2)
+                    fill(s, 9);
+                calls_made = opens = 0;
+                fails_at = what == 0 ? n : 0;
+                mem.fail_at = what == 1 ? mem.calls + n : 0;
+                too_many = what == 2 ? n : 0;
+                counting = 1;
+                const gckpt_result result = gckpt_ranks_load(s, path);
+                counting = 0;
+                done = what == 0 ? calls_made < n : what == 1 ? mem.calls < mem.fail_at : opens < n;
+                mem.fail_at = fails_at = too_many = 0;
+                const int as_was = kind < 2 ? holds(s, 9) : !gckpt_store_count(s);
+                const int loaded = kind < 2 ? holds(s, 8) : gckpt_store_count(s) == 2;
+                CHECK_MSG(result == GCKPT_OK ? loaded : as_was && !strncmp(gckpt_error_text(s), "load: ", 6),
+                          "%d %d %d: %s", what, kind, n, gckpt_error_text(s));
+                CHECK_MSG(what == 0   ? result == GCKPT_OK || result == GCKPT_E_FILE || result == GCKPT_E_DATA
+                          : what == 1 ? result == (done ? GCKPT_OK : GCKPT_E_MEMORY)
+                                      : result == (n == 1 ? GCKPT_E_FILE : GCKPT_OK),
+                          "%d %d %d: %s", what, kind, n, gckpt_error_text(s));
+                gckpt_store_free(s);
+            }
+            CHECK(done);
+        }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* An index that takes more than a reader takes is not written, and what was there stays. */
+static void test_large_index(void)
+{
+    enum { N = 16700000 }; /* six letters each in JSON */
+    begin = 3, end = 5;
+    clear();
+    CHECK(save_by(1, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    char *text = (char *)malloc(N + 1);
+    memset(text, 1, N);
+    text[N] = 0;
+    fill(s, 9);
+    CHECK(gckpt_store_set_note(s, "n", text) == GCKPT_OK && save_all(&s, 1) == GCKPT_E_DATA);
+    CHECK_MSG(strstr(gckpt_error_text(s), "save: the index takes "), "%s", gckpt_error_text(s));
+    CHECK(loads(1, GCKPT_SHARD_NONE, 8) && files() == 2);
+    free(text);
     gckpt_store_free(s);
     begin = 0, end = MODEL;
     CHECK(mem.live == 0);
@@ -925,7 +1034,8 @@ static void test_others(void)
         "ckpt5-0.safetensors",      "ckpt.5-.safetensors",
         "ckpt.-0.safetensors",      "ckpt.5-0.safetensors2",
         "ckpt.9-0.safetensors",     "ckpt.5-0.safetensors.gckpt-tmp0.safetensors",
-        "ckpt.9-1.safetensors"
+        "ckpt.9-1.safetensors",
+        "ckpt.5-0.safetensors.gckpt-tmp0000000000000000000000000000000000000000"
     };
     enum { TEXTS = sizeof texts / sizeof *texts };
     gckpt_store *s;
@@ -1050,8 +1160,7 @@ static int soon(call which, const char *where, gckpt_result want, const char *te
             result == want && strstr(gckpt_error_text(s), text) && mem.peak < mem.live + 1000000;
         if (!good)
             printf("%d, %d bytes: %s\n", result, (int)(mem.peak - mem.live), gckpt_error_text(s));
-        fflush(stdout);
-        _exit(!good);
+        exit(!good);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     return WIFEXITED(status) && !WEXITSTATUS(status);
@@ -1215,6 +1324,38 @@ static void run(ranks_world *w, training *t)
     }
 }
 
+/* Nothing is saved within a step, which goes on. */
+static void within_a_step(ranks_world *w, int rank, void *context)
+{
+    member *m = &((training *)context)->m[rank];
+    float x[BATCH * 30] = { 0 }, y[BATCH * 3] = { 0 };
+    const gckpt_feed feeds[2] = { { 0, x }, { 1, y } };
+    const gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
+    const gckpt_exec_desc desc = { .ranks = &w->rank[rank].engine };
+    make_plan(m, NULL, rank, w->size, GCKPT_SHARD_NONE);
+    m->e = gckpt_exec_new(m->p, m->s, &desc);
+    m->loaded = m->e ? gckpt_step_start(m->e, feeds, 2, BATCH, &hyper) : GCKPT_E_ARG;
+    m->saved = gckpt_ranks_save(m->e, path);
+    snprintf(m->text, sizeof m->text, "%s", gckpt_error_text(m->e));
+    m->stepped = gckpt_run_some(m->e, INT32_MAX, NULL);
+}
+
+static void test_within_a_step(void)
+{
+    ranks_world w;
+    training t = { .lost = -1 };
+    ranks_open(&w, 2);
+    clear();
+    ranks_run(&w, within_a_step, &t);
+    for (int k = 0; k < 2; k++) {
+        member *m = &t.m[k];
+        CHECK_MSG(m->loaded == GCKPT_OK && m->saved == GCKPT_E_ARG && strstr(m->text, "step: one is under way"), "%s", m->text);
+        CHECK(m->stepped == GCKPT_OK && gckpt_store_step(m->s) == 1 && files() == 0);
+        rig_free(m->e, m->p, m->g, m->s);
+    }
+    ranks_close(&w);
+}
+
 /* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
 static void test_need(void)
 {
@@ -1375,12 +1516,15 @@ int main(void)
     test_every_call(1);
     test_every_call(4);
     test_damage();
+    test_load_fails();
+    test_large_index();
     test_left();
     test_others();
     test_damaged_index();
     test_no_index();
 #if RANKS_THREADS
     test_need();
+    test_within_a_step();
     test_resume();
     test_faults();
 #endif

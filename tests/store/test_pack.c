@@ -308,15 +308,15 @@ static void test_blocks(void)
     CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORED_F32);
     gckpt_store_free(s);
     /* what has no scale */
-    static const float large[] = { 524032, 524064, -524064, INFINITY, -INFINITY, NAN };
-    for (int i = 0; i < 6; i++) {
+    static const float large[] = { 524032, -524032, 524064, -524064, INFINITY, -INFINITY, NAN };
+    for (int i = 0; i < 7; i++) {
         memset(x, 0, sizeof x);
         x[77] = large[i];
         s = store_of(gckpt_shape2(2, 64), x, NULL);
         const gckpt_result result = gckpt_store_pack(s, "w", GCKPT_STORED_I4);
-        CHECK_MSG(i ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK, "%g: %s", (double)large[i],
+        CHECK_MSG(i > 1 ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK, "%g: %s", (double)large[i],
                   gckpt_error_text(s));
-        CHECK(s->params[0].p.storage == (i ? GCKPT_STORED_F32 : GCKPT_STORED_I4));
+        CHECK(s->params[0].p.storage == (i > 1 ? GCKPT_STORED_F32 : GCKPT_STORED_I4));
         gckpt_store_free(s);
     }
     s = gckpt_store_new(NULL);
@@ -329,6 +329,12 @@ static void test_blocks(void)
     memset(x, 0, sizeof x);
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 33), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "multiple of 32"));
+    float odd[4]; /* scales, and values of 2 bytes, that are not where they may be */
+    const char *const at = (const char *)odd + 1;
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 4), GCKPT_STORED_I8, want, (const float *)(const void *)at) ==
+              GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"w\": values or scales are not aligned"));
+    CHECK(gckpt_store_external_packed(s, NULL, gckpt_shape2(2, 4), GCKPT_STORED_BF16, at, NULL) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "\"\": values or scales are not aligned"));
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(64), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want, x) == GCKPT_E_ARG);
     gckpt_shape many = gckpt_shape2(2, 64);

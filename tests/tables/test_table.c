@@ -240,6 +240,9 @@ static void paths(void)
     CHECK(gckpt_plan_save(p, path) == GCKPT_OK);
     gckpt_plan *q = gckpt_plan_load(n.g, path, NULL);
     CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%s", gckpt_error_text(n.g));
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fputs("this is no plan", f) >= 0 && !fclose(f) && !gckpt_plan_load(n.g, path, NULL));
+    CHECK(gckpt_error(n.g) == GCKPT_E_DATA && strstr(gckpt_error_text(n.g), "not a plan of gradckpt.h"));
     remove(path);
     CHECK(gckpt_plan_load(n.g, path, NULL) == NULL && strstr(gckpt_error_text(n.g), path));
     CHECK(gckpt_error(n.g) == GCKPT_E_FILE);
@@ -548,6 +551,61 @@ static void needs(void)
     }
 }
 
+/* What is beyond GCKPT_SMALL, and what is no plan of this processor and one process; labels that C lets nobody have. */
+static void beyond(void)
+{
+    static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
+    net n = net_new(PLAIN_NET, NULL);
+    gckpt_plan *p = variant_plan(&n, 2);
+    file f = { 0 };
+    CHECK(!says(p, small));
+    for (int i = 0; i < 6; i++) {
+        gckpt_plan copy = *p;
+        copy.offloaded = i == 0 ? 64 : copy.offloaded;
+        copy.leaves = i == 1 ? 2 : copy.leaves;
+        copy.batch = i == 2 ? (int64_t)INT32_MAX + 1 : copy.batch;
+        copy.made_for = i == 3 ? GCKPTI_FOR_PLAIN + 1 : copy.made_for;
+        copy.ranks = i == 4 ? 2 : copy.ranks;
+        copy.told = i == 5 ? NULL : copy.told;
+        if (i < 3) {
+            CHECK_MSG(says(&copy, small), "%d", i);
+            continue;
+        }
+        f.size = 0;
+        CHECK(gckpt_plan_c(&copy, "a", file_write, &f) == GCKPT_E_ARG && (i == 5) == !f.size);
+        file_write(&f, "", 1);
+        CHECK(i == 5 || strstr((char *)f.bytes, i == 3 ? "another backend" : "several processes"));
+        f.size = 0;
+        CHECK(gckpt_plan_write(&copy, file_write, &f) == (i == 4 ? GCKPT_OK : GCKPT_E_ARG));
+    }
+    CHECK(gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
+    gckpt_plan_free(p);
+    net_free(&n);
+    /* names of more bytes than a word counts; of an input: one that is taken, without letters, with others */
+    static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:" };
+    char *name = (char *)malloc(66001);
+    memset(name, 'n', 66000);
+    name[66000] = 0;
+    for (int i = 0; i < 4; i++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const gckpt_init normal = { 0.3f, 0, 0 };
+        gckpt_tensor *x = gckpt_input(g, i < 3 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
+        gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 3 ? "w" : name, gckpt_shape1(4), normal));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        const gckpt_pick pick = { y, 0 }; /* an op has its kind's name and its number */
+        const gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
+        p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        CHECK(says(p, small) == (i == 3) && says(p, ",\n    a_mul_2 = 2\n"));
+        CHECK(says(p, i == 0 ? "a_store_bytes__0 = 0" : i == 1 ? "a___ = 0" : i == 2 ? "a_x1_ = 0" : "a_x = 0"));
+        gckpt_plan_free(p);
+        rig_free(NULL, NULL, g, s);
+    }
+    free(name);
+    free(f.bytes);
+}
+
 /* Workspace for plain kernels is the plan's choice: fewer bytes, the same bits. */
 static void plain(void)
 {
@@ -583,6 +641,7 @@ int main(int argc, char **argv)
     every_allocation();
     constants();
     needs();
+    beyond();
     plain();
     return check_report("test_table");
 }

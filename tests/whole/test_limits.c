@@ -267,6 +267,7 @@ static void refused_values(void)
     CHECK(gckpt_store_group(l.s, "w", 0, 0) == GCKPT_OK);
     CHECK(gckpt_store_group(l.s, "w", 2, 0.5f) == GCKPT_OK);
     CHECK(gckpt_store_group(l.s, "v", 2, 0.5f) == GCKPT_E_ARG); /* matches nothing */
+    CHECK(gckpt_store_group(l.s, NULL, 1, -1) == GCKPT_E_ARG && strstr(gckpt_error_text(l.s), "group \"\": decay_scale is -1"));
 
     static const char *const names[] = { "lr",  "weight_decay", "beta1", "beta2",
                                          "eps", "momentum",     "clip" };
