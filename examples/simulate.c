@@ -293,7 +293,8 @@ static int check_options(int *ranks, int *count)
         return 2;
     }
     if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* a step's seconds are to be a number */
-        fprintf(stderr, "simulate: --bandwidth %g: allowed is 0 or from 1e-6 to 1e6\n", o.bandwidth);
+        fprintf(stderr, "simulate: --bandwidth %g: allowed is 0, or from 1e-6 to 1e6\n",
+                o.bandwidth);
         return 2;
     }
     return 0;

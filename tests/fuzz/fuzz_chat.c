@@ -1,14 +1,14 @@
 /* fuzz_chat.c - any bytes as the chat template of a model's folder, as turns of one's own, and as
  * chats to learn from.
  *
- * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns of
- * the system, user and assistant (or a line with a format's name), and lines of JSON with chats, with
- * the byte 0x1e between them; with the tokenizer of SmolLM2, or, of an odd number of bytes, Llama 2's,
- * which puts a space before texts. Tried: chat_open, chat_turns, chat_encode of each chat,
- * dataset_open_as and dataset_open_pairs of all of them. What must hold: a refusal has an error text and
- * leaves the tokens as they were; what is rendered is, to the byte (but for those spaces), what its
- * tokens decode to; answers alone are learned; rows are whole, whatever their length. One input in eight
- * tries all ways to encode and to open, the others one of each. */
+ * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns
+ * of the system, user and assistant (or a line with a format's name), and lines of JSON with chats,
+ * with the byte 0x1e between them; with the tokenizer of SmolLM2, or, of an odd number of bytes,
+ * Llama 2's, which puts a space before texts. Tried: chat_open, chat_turns, chat_encode of each chat,
+ * dataset_open_as and dataset_open_pairs of all of them. What must hold: a refusal has an error text
+ * and leaves the tokens as they were; what is rendered is, to the byte (but for those spaces), what
+ * its tokens decode to; answers alone are learned; rows are whole, whatever their length. One input
+ * in eight tries all ways to encode and to open, the others one of each. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"

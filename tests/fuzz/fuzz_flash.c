@@ -1,12 +1,13 @@
-/* fuzz_flash.c - the image of a flash chip, examples/mcu/host.c's file, of any bytes: what flash_load of
- * examples/mcu/flash.h takes from it, and what flash_save leaves of it when the power fails.
+/* fuzz_flash.c - the image of a flash chip, examples/mcu/host.c's file, of any bytes: what flash_load
+ * of examples/mcu/flash.h takes from it, and what flash_save leaves of it when the power fails.
  *
- * Six bytes, then the slots: what the power does (bits of `how`, when), where the second slot's bytes
- * begin; behind what is given the chip is erased, or the file ends. What must hold:
- *   - a state is taken only from a slot whose head and check sums are right, of two the newer one, and
- *     the store is what that slot's bytes alone make of a new one; else it stays as it was;
- *   - a save that says so is what is read next; one that fails, or is cut off by the power, leaves what
- *     was read before, or is what is read next, and then the next save does. One input in four saves. */
+ * Six bytes, then the slots: whether the file ends behind what is given (else the chip is erased
+ * there), when the power fails, where the second slot's bytes begin. What must hold:
+ *   - a state is taken only from a slot whose head and check sums are right, of two the newer one,
+ *     and the store is what that slot's bytes alone make of a new one; else it stays as it was;
+ *   - a save that says so is what is read next; one that fails, or is cut off by the power, leaves
+ *     what was read before, or is what is read next, and then the next save does.
+ * One input in four saves. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "safetensors.h"
@@ -195,8 +196,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     bytes += HEAD;
     size -= HEAD;
     first = first < size ? first : size;
-    const size_t one = first < SLOT ? first : SLOT,
-                 two = size - first < SLOT ? size - first : SLOT;
+    const size_t one = first < SLOT ? first : SLOT, two = size - first < SLOT ? size - first : SLOT;
     memset(image, 0xff, sizeof image);
     memcpy(image, bytes, one);
     memcpy(image + SLOT, bytes + first, two);
@@ -224,7 +224,8 @@ static void put_right(uint8_t *bytes, size_t at, size_t end, fuzz_draws *d)
     memcpy(bytes + at, &h, sizeof h);
 }
 
-/* Any bytes, or a slot's state as what it is, a file of safetensors; mostly with its sums put right. */
+/* Any bytes, or a slot's state as what it is, a file of safetensors; mostly with its sums put
+ * right. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned int seed)
 {
     fuzz_draws d = { seed };

@@ -1,8 +1,8 @@
 /* fuzz_gpt.c - command lines of examples/gpt.c: any words, and any file to go on from, or to learn.
  *
  * The input has parts: the words, a line each (FILE is the file, GONE is not there), then notes of
- * options, "name=value", which FILE is a training's file with, or, in a third part, FILE's own bytes:
- * an index of ranks, a checkpoint, a text. What must hold, beside what words.h asks:
+ * options, "name=value", which FILE is a training's file with, or, in a third part, FILE's bytes: an
+ * index of ranks, a checkpoint, a text. What must hold, beside what words.h asks:
  *   - an index of ranks is known by its first eight bytes, and by nothing else;
  *   - what cannot be gone on from has a line on stderr; what can has options that are allowed;
  *   - a text that is taken has a window to learn and one to validate with, of bytes. */
@@ -88,8 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         words_note(p.at[KEPT], p.size[KEPT]);
     else
         remove(file);
-    must(is_index(file) ==
-         (raw && p.size[RAW] >= 8 && memcmp(p.at[RAW], "{\"gckpt\"", 8) == 0));
+    must(is_index(file) == (raw && p.size[RAW] >= 8 && memcmp(p.at[RAW], "{\"gckpt\"", 8) == 0));
     must(!is_index(gone));
     try_line(argc, argv);
     fresh();
@@ -98,11 +97,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
-    static const char *const values[] = { "0",    "1",     "-1",    "auto",       "0.5",
-                                          "nan",  "20M",   "20MB",  "1e999",      "1e-3",
-                                          "FILE", "GONE",  "",      "256",        "257",
-                                          "-",    "cuda",  "none",  "4294967296", "2",
-                                          "8",    "--dim", "a.svg", "a.json",     "9007199254740993" };
+    static const char *const values[] = {
+        "0",    "1",     "-1",    "auto",       "0.5",
+        "nan",  "20M",   "20MB",  "1e999",      "1e-3",
+        "FILE", "GONE",  "",      "256",        "257",
+        "-",    "cuda",  "none",  "4294967296", "2",
+        "8",    "--dim", "a.svg", "a.json",     "9007199254740993"
+    };
     return words_mutate(bytes, size, most, seed, values, sizeof values / sizeof *values);
 }
 

@@ -1,10 +1,11 @@
-/* fuzz_simulate.c - command lines of examples/simulate.c, whose numbers of ranks are a list, and steps
- * that are simulated by them.
+/* fuzz_simulate.c - command lines of examples/simulate.c, whose numbers of ranks are a list, and
+ * steps that are simulated by them.
  *
- * The input is words, a line each. What must hold, beside what words.h asks: a list that is taken has
- * powers of two only, and is the same when it is written anew; a step of a small model by the options
- * is told in lines of JSON, or there is a line on stderr; it takes what it computes and what it waits,
- * and one rank sends nothing. One input in four that asks for few ranks and rounds is simulated. */
+ * The input is words, a line each. What must hold, beside what words.h asks: a list that is taken
+ * has powers of two only, and is the same when it is written anew; a step of a small model by the
+ * options is told in lines of JSON, or there is a line on stderr; it takes what it computes and what
+ * it waits, and one rank sends nothing. One input in four that asks for few ranks and rounds is
+ * simulated. */
 #define PROGRAM "examples/simulate.c"
 #include "words.h"
 
@@ -66,8 +67,8 @@ static void try_step(int ranks, uint64_t chosen)
         if (json_find(&line, JSON_ROOT, "seconds") == 0)
             continue; /* no plan within the bytes */
         const double seconds = json_real(&line, JSON_ROOT, "seconds", -1);
-        const double sum = json_real(&line, JSON_ROOT, "compute", -1) +
-                           json_real(&line, JSON_ROOT, "exposed", -1);
+        const double sum =
+            json_real(&line, JSON_ROOT, "compute", -1) + json_real(&line, JSON_ROOT, "exposed", -1);
         must(seconds >= 0 && sum <= seconds * 1.0001 && sum >= seconds * 0.9999);
         must(json_int(&line, JSON_ROOT, "bytes", 0) <= (o.budget > 0 ? o.budget : 4000000));
         must(ranks > 1 || json_int(&line, JSON_ROOT, "sent", -1) == 0);
@@ -104,24 +105,45 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
-    static const char *const values[] = { "0",       "1",     "2",      "8,64",  "1,2,4,8,16,32",
-                                          "3",       "2,",    ",2",     "1e-9",  "1e-300",
-                                          "1e6",     "0.001", "64",     "1048576", "16",
-                                          "5MB",     "800K",  "values", "state", "10gb",
-                                          "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "all", "gpt2", "none" };
+    static const char *const values[] = { "0",
+                                          "1",
+                                          "2",
+                                          "8,64",
+                                          "1,2,4,8,16,32",
+                                          "3",
+                                          "2,",
+                                          ",2",
+                                          "1e-9",
+                                          "1e-300",
+                                          "1e6",
+                                          "0.001",
+                                          "64",
+                                          "1048576",
+                                          "16",
+                                          "5MB",
+                                          "800K",
+                                          "values",
+                                          "state",
+                                          "10gb",
+                                          "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1",
+                                          "all",
+                                          "gpt2",
+                                          "none" };
     return words_mutate(bytes, size, most, seed, values, sizeof values / sizeof *values);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const seeds[] = { "--model\nllama-7b\n--ranks\n64\n--shard\nvalues\n--link\n10gb",
-                                         "--ranks=1,2,4\n--leaves\n8\n--batch=32\n--micro-batch\n4",
-                                         "--ranks\n2\n--bandwidth=12.5\n--latency\n10\n--ahead=0",
-                                         "--ranks\n4\n--shard=gradients\n--work\n0.5\n--memory=1",
-                                         "--ranks\n1\n--link=nvlink\n--budget=5MB",
-                                         "--ranks\n8\n--shard=state\n--link=nodes\n--json\n-",
-                                         "--ranks\n16\n--shard=values\n--budget=900K\n--bandwidth\n1",
-                                         "-h" };
+    static const char *const seeds[] = {
+        "--model\nllama-7b\n--ranks\n64\n--shard\nvalues\n--link\n10gb",
+        "--ranks=1,2,4\n--leaves\n8\n--batch=32\n--micro-batch\n4",
+        "--ranks\n2\n--bandwidth=12.5\n--latency\n10\n--ahead=0",
+        "--ranks\n4\n--shard=gradients\n--work\n0.5\n--memory=1",
+        "--ranks\n1\n--link=nvlink\n--budget=5MB",
+        "--ranks\n8\n--shard=state\n--link=nodes\n--json\n-",
+        "--ranks\n16\n--shard=values\n--budget=900K\n--bandwidth\n1",
+        "-h"
+    };
     (void)argc, (void)argv;
     words_begin(seeds, sizeof seeds / sizeof *seeds);
     return 0;

@@ -1,6 +1,6 @@
-/* words.h - command lines of a program of examples/, of any words, which fuzz_options.c, fuzz_gpt.c and
- * fuzz_simulate.c share. Include first, with PROGRAM the program's file; `fresh` brings its variables
- * back to how it begins. */
+/* words.h - command lines of a program of examples/, of any words: what fuzz_options.c, fuzz_gpt.c
+ * and fuzz_simulate.c share. Include first, with PROGRAM the program's file; `fresh` brings its
+ * variables back to how it begins. */
 #ifndef WORDS_H
 #define WORDS_H
 #define _GNU_SOURCE
@@ -139,7 +139,8 @@ static int words_are_taken(int argc, char **argv)
     return 1;
 }
 
-/* FILE becomes a training's file with these notes: lines "name=value" of options, others ".name=value". */
+/* FILE becomes a training's file with these notes: lines "name=value" of options, ".name=value" of
+ * others. */
 static void words_note(const char *from, size_t size)
 {
     static gckpt_store *kept;
