@@ -114,8 +114,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         "--data=FILE\n--context\n4\x1e\x1eThe quick brown fox jumps over the lazy dog, it seems.",
         "--data=FILE\n--validation\nFILE\n--context=8\x1e\x1e to learn and to validate with\n",
         "--resume\nFILE\n--lr\n1e-4\x1elayers=2\ndim=16\nheads=2\nsteps=100\n.data=00",
-        "--resume=FILE\x1e\x1e{\"gckpt\":{\"contract\":\"3\",\"ranks\":\"2\"},\"weight_map\":{\"a\":"
-        "\"file.0\"}}",
+        "--resume=FILE\x1e\x1e{\"gckpt\":[1,7,2],\"files\":{\"file.0\":[8,1]}}",
         "--resume=FILE\n--save\nGONE\x1e\x1e{\"gckpt",
         "--micro-batch=auto\n--fastest\n2\n--checkpoint\n1",
         "--layers\n8\n--summary\n--dim=64\n--heads\n4\n--tie=0\n--vocabulary\n512",
