@@ -44,8 +44,11 @@ mkdir -p $B
 
 printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
     'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);' \
-    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, 0; }' > $B/can.c
-"$CLANG" -fsanitize=fuzzer,$sanitizers $B/can.c -o $B/can > /dev/null 2>&1 && $B/can -runs=1 > /dev/null 2>&1 || {
+    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, 0; }' > $B/can.$$.c
+can=1
+"$CLANG" -fsanitize=fuzzer,$sanitizers $B/can.$$.c -o $B/can.$$ > /dev/null 2>&1 && $B/can.$$ -runs=1 > /dev/null 2>&1 || can=0
+rm -f $B/can.$$ $B/can.$$.c
+[ $can = 1 ] || {
     echo "skip: no clang with libFuzzer and -fsanitize=$sanitizers (CLANG=$CLANG)"
     exit 77
 }
