@@ -101,8 +101,9 @@ for name; do
             findings=$((findings + 1))
         }
     done
-    if [ "$seconds" -gt 0 ]; then
-        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 || {
+    if [ "$seconds" -gt 0 ]; then # 72: an interrupt ended it
+        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 ||
+            [ $? -eq 72 ] || {
             findings=$((findings + 1))
             grep -v '^#[0-9]' "$log" | tail -n 60
             echo "FINDING $name: $(sed -n '/SUMMARY/{p;q;}' "$log")"
