@@ -53,7 +53,7 @@ static const options_row allowed[] = {
     { "link", OPTIONS_CHOICE, &o.link, "all", 0, 0, link_names,
       "what joins ranks; nodes: 8 by NVLink, 100 Gb/s a rank between nodes" },
     { "bandwidth", OPTIONS_REAL, &o.bandwidth, "0", 0, 1e6, NULL,
-      "of the link, GB/s a rank each way; 0: as --link" },
+      "of the link, GB/s a rank each way, at least 1e-6; 0: as --link" },
     { "latency", OPTIONS_REAL, &o.latency, "0", 0, 1e6, NULL,
       "microseconds an exchange, with --bandwidth" },
     { "batch", OPTIONS_WHOLE, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
@@ -128,7 +128,8 @@ static uint64_t link_work(const simulate_machine *m, int ranks)
     const double near = m->node < ranks ? m->node : ranks;
     const double seconds = (1 - 1 / near) / m->inside.bandwidth +
                            (1 / near - 1 / (double)ranks) / m->between.bandwidth;
-    return (uint64_t)(m->work * seconds * 1048576);
+    const double work = m->work * seconds * 1048576;
+    return work < 1e19 ? (uint64_t)work : UINT64_MAX;
 }
 
 static planned plan(const model *m, const simulate_ranks *r, const simulate_machine *at)
@@ -277,6 +278,28 @@ static int read_ranks(int *to)
     return *s == 0 ? n : 0;
 }
 
+/* 0, or the exit status after saying what is allowed; the numbers of ranks, and how many. */
+static int check_options(int *ranks, int *count)
+{
+    *count = read_ranks(ranks);
+    if (*count == 0) {
+        fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, as 8,64\n",
+                o.ranks, MOST_RANKS);
+        return 2;
+    }
+    if ((o.leaves & (o.leaves - 1)) != 0) {
+        fprintf(stderr, "simulate: --leaves %lld: allowed is 0 or a power of two\n",
+                (long long)o.leaves);
+        return 2;
+    }
+    if (o.bandwidth > 0 && o.bandwidth < 1e-6) { /* a step's seconds are to be a number */
+        fprintf(stderr, "simulate: --bandwidth %g: allowed is 0, or from 1e-6 to 1e6\n",
+                o.bandwidth);
+        return 2;
+    }
+    return 0;
+}
+
 static int simulate_model(const model *m, const int *ranks, int count, FILE *events)
 {
     if (events != stdout) {
@@ -303,7 +326,7 @@ static int simulate_model(const model *m, const int *ranks, int count, FILE *eve
 
 int main(int argc, char **argv)
 {
-    int ranks[MOST_RANKS], good = 1;
+    int ranks[MOST_RANKS], count, good = 1;
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {
@@ -311,21 +334,12 @@ int main(int argc, char **argv)
         options_print(&options);
         return fflush(stdout) != 0;
     }
-    const int count = read_ranks(ranks);
-    if (count == 0) {
-        fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, as 8,64\n",
-                o.ranks, MOST_RANKS);
+    if (check_options(ranks, &count) != 0)
         return 2;
-    }
     FILE *events = o.json == NULL ? NULL : strcmp(o.json, "-") == 0 ? stdout : fopen(o.json, "w");
     if (o.json != NULL && events == NULL) {
         fprintf(stderr, "simulate: %s: %s\n", o.json, strerror(errno));
         return 1;
-    }
-    if ((o.leaves & (o.leaves - 1)) != 0) {
-        fprintf(stderr, "simulate: --leaves %lld: allowed is 0 or a power of two\n",
-                (long long)o.leaves);
-        return 2;
     }
     for (int i = 0; i < MODELS && good; i++)
         if (o.model == i || (o.model == MODELS && i > 0))

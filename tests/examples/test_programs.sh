@@ -124,6 +124,7 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 check "simulate --help" sh -c "build/simulate --help | grep -q -e '--ranks TEXT'"
 check "simulate: what is no power of two" fails_with 2 "powers of two" build/simulate --ranks 8,12
 check "simulate: leaves" fails_with 2 "a power of two" build/simulate --ranks 8 --leaves 12
+check "simulate: a link that is too slow" fails_with 2 "1e-6" build/simulate --ranks 8 --bandwidth 1e-300
 check "simulate: fewer leaves than ranks" fails_with 1 "leaves" build/simulate --ranks 8 --leaves 4 --model gpt2
 check "simulate: a path that cannot be written" fails_with 1 "nonexistent" build/simulate --json /nonexistent/s.json
 check "simulate: a table" sh -c "build/simulate --model gpt2 --ranks 8,32 --link 10gb > $work/simulate.md"

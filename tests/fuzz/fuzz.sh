@@ -1,6 +1,6 @@
 #!/bin/sh
 # Bytes that nobody meant, to whatever reads bytes: the targets tests/fuzz/fuzz_NAME.c by clang's libFuzzer, under the
-# address and undefined behaviour sanitizers.
+# address and undefined behaviour sanitizers, which also ask whether a number fits what it is turned into.
 #
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
@@ -16,8 +16,9 @@
 # beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
 #
 # The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
-# covered (cov), features (ft), the execution of this run that these last grew at, inputs of the corpus, findings. The
-# exit status is 1 where there is one, 77 where libFuzzer is missing.
+# covered at the begin and at the end, the execution of all that brought the last new one, how many of the last 10^6
+# executions of all brought one (of build/fuzz/NAME.SANITIZER.grew), features (ft), inputs of the corpus, findings.
+# The exit status is 1 where there is one, 77 where libFuzzer is missing.
 B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
@@ -29,7 +30,7 @@ esac
 shift
 san=${FUZZ_SAN:-address}
 case $san in
-address) sanitizers=address,undefined kernels= ;;
+address) sanitizers=address,undefined,float-cast-overflow kernels= ;;
 memory) sanitizers=memory kernels=-DGCKPT_NO_FAST ;; # it does not know what each vector instruction writes
 *)
     echo "fuzz.sh: FUZZ_SAN=$san is neither address nor memory"
@@ -43,8 +44,11 @@ mkdir -p $B
 
 printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
     'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);' \
-    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, 0; }' > $B/can.c
-"$CLANG" -fsanitize=fuzzer,$sanitizers $B/can.c -o $B/can > /dev/null 2>&1 && $B/can -runs=1 > /dev/null 2>&1 || {
+    'int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, 0; }' > $B/can.$$.c
+can=1
+"$CLANG" -fsanitize=fuzzer,$sanitizers $B/can.$$.c -o $B/can.$$ > /dev/null 2>&1 && $B/can.$$ -runs=1 > /dev/null 2>&1 || can=0
+rm -f $B/can.$$ $B/can.$$.c
+[ $can = 1 ] || {
     echo "skip: no clang with libFuzzer and -fsanitize=$sanitizers (CLANG=$CLANG)"
     exit 77
 }
@@ -97,8 +101,9 @@ for name; do
             findings=$((findings + 1))
         }
     done
-    if [ "$seconds" -gt 0 ]; then
-        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 || {
+    if [ "$seconds" -gt 0 ]; then # 72: an interrupt ended it
+        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 ||
+            [ $? -eq 72 ] || {
             findings=$((findings + 1))
             grep -v '^#[0-9]' "$log" | tail -n 60
             echo "FINDING $name: $(sed -n '/SUMMARY/{p;q;}' "$log")"
@@ -106,24 +111,37 @@ for name; do
         new=$(find "$at.found" -type f -newer "$at.began")
         [ -z "$new" ] || echo "    its input: $new"
         runs=$(awk '/^stat::number_of_executed_units/ { print $2 }' "$log")
-        all=$(($(cat "$at.$san.runs" 2> /dev/null || echo 0) + ${runs:-0}))
+        before=$(cat "$at.$san.runs" 2> /dev/null || echo 0)
+        all=$((before + ${runs:-0}))
         echo "$all" > "$at.$san.runs"
-        rows="$rows$(awk -v name="$name" -v all="$all" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
+        # which execution of all brought new edges: behind what the corpus and the seeds cover
+        awk -v before="$before" '
             /^#[0-9]/ {
                 for (i = 2; i < NF; i++)
-                    if ($i == "cov:" && $(i + 1) > cov) { cov = $(i + 1); covered = substr($1, 2) }
-                    else if ($i == "ft:" && $(i + 1) > ft) { ft = $(i + 1); grown = substr($1, 2) }
+                    if ($i == "cov:" && $(i + 1) > cov) {
+                        cov = $(i + 1)
+                        if (begun) print before + substr($1, 2), cov
+                    }
+                begun = begun || $2 == "INITED"
+            }' "$log" >> "$at.$san.grew"
+        rows="$rows$(awk -v name="$name" -v all="$all" -v inputs="$(ls "$at" | wc -l)" -v found="$(echo $new | wc -w)" '
+            FILENAME ~ /\.grew$/ { last = $1; lately += $1 > all - 1000000; next }
+            /^#[0-9]/ {
+                for (i = 2; i < NF; i++)
+                    if ($i == "cov:" && $(i + 1) > cov) cov = $(i + 1)
+                    else if ($i == "ft:" && $(i + 1) > ft) ft = $(i + 1)
+                if ($2 == "INITED") began = cov
             }
             /^stat::number_of_executed_units/ { runs = $2 }
             /^stat::average_exec_per_sec/ { rate = $2 }
             END {
-                printf "%-12s %11d %11d %8d %6d %10d", name, runs, all, rate, cov, covered
-                printf " %7d %10d %7d %8d", ft, grown, inputs, found
-            }' "$log")
+                printf "%-12s %11d %11d %8d %6d %6d %10d %6d", name, runs, all, rate, began, cov, last, lately
+                printf " %7d %7d %8d", ft, inputs, found
+            }' "$at.$san.grew" "$log")
 "
     fi
 done
-[ -z "$rows" ] || printf '\n%-12s %11s %11s %8s %6s %10s %7s %10s %7s %8s\n%s' \
-    target executions in\ all a\ second cov grew\ at ft grew\ at corpus findings "$rows"
+[ -z "$rows" ] || printf '\n%-12s %11s %11s %8s %6s %6s %10s %6s %7s %7s %8s\n%s' target executions in\ all a\ second \
+    begin cov last\ new lately ft corpus findings "$rows"
 echo "fuzz: $findings findings"
 [ "$findings" -eq 0 ]

@@ -1,13 +1,14 @@
 /* fuzz_chat.c - any bytes as the chat template of a model's folder, as turns of one's own, and as
  * chats to learn from.
  *
- * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns of
- * the system, user and assistant (or a line with a format's name), and lines of JSON with chats, with
- * the byte 0x1e between them; all with the tokenizer of SmolLM2. Tried: chat_open, chat_turns,
- * chat_encode of each chat, dataset_open_as and dataset_open_pairs of all of them. What must hold: a
- * refusal has an error text and leaves the tokens as they were; what is rendered is, to the byte, what
- * its tokens decode to; answers alone are learned; rows are whole, whatever their length. One input in
- * eight tries all ways to encode and to open, the others one of each. */
+ * Inputs: tokenizer_config.json, chat_template.jinja, three lines that say what is around the turns
+ * of the system, user and assistant (or a line with a format's name), and lines of JSON with chats,
+ * with the byte 0x1e between them; with the tokenizer of SmolLM2, or, of an odd number of bytes,
+ * Llama 2's, which puts a space before texts. Tried: chat_open, chat_turns, chat_encode of each chat,
+ * dataset_open_as and dataset_open_pairs of all of them. What must hold: a refusal has an error text
+ * and leaves the tokens as they were; what is rendered is, to the byte (but for those spaces), what
+ * its tokens decode to; answers alone are learned; rows are whole, whatever their length. One input
+ * in eight tries all ways to encode and to open, the others one of each. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -15,7 +16,7 @@
 #include "rows.h"
 
 enum { TURNS = 16 };
-static bpe tokenizer;
+static bpe tokenizers[2];
 
 typedef struct {
     char *text;
@@ -34,9 +35,22 @@ static int put(void *user, chat_part part, const char *text, size_t n)
     return 0;
 }
 
+/* A text without spaces, of which Llama 2's tokenizer has one more behind each special token, and
+ * without what it writes them as; its size. */
+static size_t spaceless(char *text, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (n - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0)
+            i += 2;
+        else if (text[i] != ' ')
+            text[kept++] = text[i];
+    return kept;
+}
+
 /* The chats of lines of JSON, as far as they are what the dataset's reader takes, and turns of any
  * roles from any strings there are. */
-static void try_turns(chat *c, const char *lines, size_t size, uint64_t chosen)
+static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, uint64_t chosen)
 {
     chat_turn turns[TURNS];
     size_t count = 0;
@@ -57,15 +71,19 @@ static void try_turns(chat *c, const char *lines, size_t size, uint64_t chosen)
         rendered r = { NULL, 0 };
         c->error[0] = 0;
         const int failed =
-            chat_encode(c, &tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
+            chat_encode(c, tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
         must((failed != 0) == (c->error[0] != 0) && (!failed || t.count == 0));
         must((chat_render(c, turns, count, flags & 1, put, &r) != 0) == (failed != 0));
         if (!failed) {
             size_t back, valid;
-            char *text = bpe_decode(&tokenizer, t.ids, t.count, &back);
+            char *text = bpe_decode(tokenizer, t.ids, t.count, &back);
             char *whole = bpe_replace(r.text != NULL ? r.text : "", r.size, &valid);
             must(text != NULL && whole != NULL && marks.room >= t.count);
             int cut = valid != r.size || memcmp(whole, r.text != NULL ? r.text : "", valid) != 0;
+            if (!tokenizer->byte_level) {
+                back = spaceless(text, back);
+                valid = spaceless(whole, valid);
+            }
             must(cut || (back == valid && memcmp(text, whole, back) == 0));
             free(text);
             free(whole);
@@ -81,8 +99,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const reader_parts p = reader_split(bytes, size);
     char own[3][600];
     chat c;
-    if (tokenizer.count == 0)
-        must(bpe_open(&tokenizer, "tests/golden/tokenizer/smollm2") == 0);
+    if (tokenizers[0].count == 0) {
+        must(bpe_open(&tokenizers[0], "tests/golden/tokenizer/smollm2") == 0);
+        must(bpe_open(&tokenizers[1], "tests/golden/tokenizer/llama2") == 0);
+    }
+    bpe *tokenizer = &tokenizers[size % 2];
     if (p.size[0] > 0)
         reader_write("tokenizer_config.json", p.at[0], p.size[0]);
     if (p.size[1] > 0)
@@ -106,12 +127,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
         c.format.turns[CHAT_ASSISTANT][0] != NULL) {
-        try_turns(&c, p.size[3] > 0 ? p.at[3] : "", p.size[3], chosen_of(bytes, size));
-        must(chat_end(&c, &tokenizer) < tokenizer.count);
+        try_turns(&c, tokenizer, p.size[3] > 0 ? p.at[3] : "", p.size[3], chosen_of(bytes, size));
+        must(chat_end(&c, tokenizer) < tokenizer->count);
     }
     if (p.size[3] > 0)
-        try_rows_of("x.jsonl", p.at[3], p.size[3], &tokenizer, &c);
+        try_rows_of("x.jsonl", p.at[3], p.size[3], tokenizer, &c);
     return 0;
+}
+
+/* An input, and the same with an empty line more, for the other tokenizer. */
+static void end_seeds(reader_seed *s, const char *name)
+{
+    reader_seed more = { NULL, 0 };
+    char other[64];
+    snprintf(other, sizeof other, "%s-more", name);
+    reader_add(&more, s->text, s->size);
+    reader_add(&more, "\n", 1);
+    reader_end_seed(s, name);
+    reader_end_seed(&more, other);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -151,7 +184,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
             "\"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]}\n{\"instruction\": \"x\", "
             "\"input\": \"y\", \"output\": \"z\"}\n{\"prompt\": \"p\", \"completion\": \"q\"}\n";
         reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
-        reader_end_seed(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
+        end_seeds(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
     }
     /* one empty line more each: its bytes choose how an input is opened */
     for (int i = 0; i < 8; i++) {

@@ -157,6 +157,35 @@ static void small_seed(void)
     reader_end_seed(&s, "small");
 }
 
+/* A file without keys, with a tensor of 256 values of each type that is read. */
+static void blocks_seed(void)
+{
+    static const int types[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
+                                 GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1,
+                                 GGUF_T_Q4_K, GGUF_T_Q5_K, GGUF_T_Q6_K };
+    enum { COUNT = sizeof types / sizeof types[0] };
+    unsigned char bits[1024], none[32] = { 0 };
+    reader_seed s = { NULL, 0 };
+    uint32_t at = 0;
+    for (size_t i = 0; i < sizeof bits; i++)
+        bits[i] = (unsigned char)(i * 37 % 64);
+    reader_add(&s, "GGUF\3\0\0\0\13\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24);
+    must(COUNT == 11);
+    for (int i = 0; i < COUNT; i++) {
+        unsigned char entry[33] = { 1, 0, 0, 0, 0, 0, 0, 0, (unsigned char)('a' + i), 1 };
+        entry[14] = 1; /* an axis of 256 */
+        entry[21] = (unsigned char)types[i];
+        entry[25] = (unsigned char)at;
+        entry[26] = (unsigned char)(at >> 8);
+        reader_add(&s, entry, sizeof entry);
+        at += ((uint32_t)gguf_bytes(types[i], 256) + 31) / 32 * 32;
+    }
+    reader_add(&s, none, (32 - s.size % 32) % 32);
+    for (int i = 0; i < COUNT; i++)
+        reader_add(&s, bits, (gguf_bytes(types[i], 256) + 31) / 32 * 32);
+    reader_end_seed(&s, "blocks");
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const char *const files[] = { "gguf/gpt2-q4_0", "gguf/llama-q8_0", "gguf/lora",
@@ -172,6 +201,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         reader_end_seed(&s, files[i]);
     }
     small_seed();
+    blocks_seed();
     exit(0);
 }
 

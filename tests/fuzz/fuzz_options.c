@@ -7,25 +7,10 @@
  *   - what is taken is within what its row allows, and the same whether it is written "--name value"
  *     or "--name=value"; of an option given twice the last one counts;
  *   - the log's end is the end of a line, before events of later steps; a log that is none stays. */
-#define _GNU_SOURCE
-#include <stdio.h>
-static FILE *said;
-#undef stderr
-#define stderr said
-#define main   finetune
-#include "examples/finetune.c"
-#undef main
-#undef stderr
-#define stderr stderr_of_libc
-extern FILE *stderr_of_libc __asm__("stderr");
-#include "reader.h"
+#define PROGRAM "examples/finetune.c"
+#include "words.h"
 
-enum { WORDS = 24, TEXT = 1 << 14 };
 enum { LINE, KEPT, EVENTS };
-
-static char text[1 << 13]; /* what was said */
-static gckpt_store *kept;
-static char file[256], gone[256];
 
 static void fresh(void)
 {
@@ -37,119 +22,18 @@ static void fresh(void)
     memset(&session, 0, sizeof session);
     session.program = "finetune";
     session.out = said;
-    memset(text, 0, sizeof text);
-    rewind(said);
-}
-
-/* A text that ended; of status 0 there may be one, too. */
-static void must_say(int status)
-{
-    fflush(said);
-    const size_t n = strlen(text);
-    must(status == 0 || (n > 1 && (text[n - 1] == '\n' || n + 2 > sizeof text)));
-}
-
-static void must_be_allowed(void)
-{
-    for (int i = 0; i < options_count(&options); i++) {
-        const options_row *p = options_at(&options, i);
-        if (p->kind == OPTIONS_REAL) {
-            const double x = *(double *)p->where;
-            must((x >= p->min && x <= p->max) || (x == 0 && options_initial(&options, p) == NULL));
-        } else if (p->kind == OPTIONS_CHOICE) {
-            const int64_t x = *(int64_t *)p->where;
-            int count = 0;
-            while (p->choices[count] != NULL)
-                count++;
-            must(x >= 0 && x < count);
-        } else if (p->kind == OPTIONS_FLAG) {
-            must(*(int64_t *)p->where == 0 || *(int64_t *)p->where == 1);
-        } else if (!options_is_text(p->kind)) {
-            const int64_t x = *(int64_t *)p->where;
-            must(((double)x >= p->min && (double)x <= p->max) ||
-                 (p->kind == OPTIONS_WHOLE_OR_AUTO && x == OPTIONS_AUTO) ||
-                 (x == 0 && options_initial(&options, p) == NULL));
-        }
-    }
-}
-
-/* All options as they are now. */
-static uint64_t hash_of(void)
-{
-    uint64_t h = 14695981039346656037u;
-    for (int i = 0; i < options_count(&options); i++) {
-        const options_row *p = options_at(&options, i);
-        if (!options_is_text(p->kind))
-            h = session_hash(h, p->where, 8);
-        else if (*(const char **)p->where != NULL)
-            h = session_hash(h, *(const char **)p->where, strlen(*(const char **)p->where) + 1);
-        h = session_hash(h, &i, sizeof i);
-    }
-    return h;
-}
-
-static int words_of(char *line, char **argv)
-{
-    int argc = 1;
-    argv[0] = (char *)"finetune";
-    for (char *at = line; argc < WORDS; argc++) {
-        char *end = strchr(at, '\n');
-        if (end != NULL)
-            *end = 0;
-        argv[argc] = strcmp(at, "FILE") == 0 ? file : strcmp(at, "GONE") == 0 ? gone : at;
-        if (end == NULL) {
-            argc++;
-            break;
-        }
-        at = end + 1;
-    }
-    argv[argc] = NULL;
-    return argc;
+    nothing_said();
 }
 
 static void try_line(int argc, char **argv)
 {
-    static char joined[2 * TEXT];
-    char *other[WORDS + 1];
-    size_t used = 0;
-    int n = 1;
-    fresh();
-    int status = options_parse(&options, argc, argv);
-    must_say(status);
-    if (status != 0)
+    if (!words_are_taken(argc, argv))
         return;
-    must_be_allowed();
-    const uint64_t hash = hash_of();
-    other[0] = argv[0];
-    for (int i = 1; i < argc; i++, n++) { /* the other way to write it */
-        const char *value, *word = argv[i];
-        const options_row *p = options_next(&options, argc, argv, &i, &value);
-        must(p != NULL && value != NULL);
-        const int flag = p->kind == OPTIONS_FLAG || used + strlen(value) + 64 > sizeof joined;
-        other[n] = flag ? (char *)word : joined + used;
-        if (!flag && strchr(word, '=') == NULL)
-            used += (size_t)sprintf(joined + used, "--%s=%s", p->name, value) + 1;
-        else if (!flag && n + 1 < WORDS) {
-            used += (size_t)sprintf(joined + used, "--%s", p->name) + 1;
-            other[++n] = (char *)value;
-        } else if (!flag)
-            other[n] = (char *)word;
-        if (strcmp(options_given(&options, argc, argv, p->name), value) == 0 &&
-            p->kind == OPTIONS_TEXT)
-            must(strcmp(*(const char **)p->where, value) == 0);
-        if (n + 1 >= WORDS)
-            return;
-    }
-    other[n] = NULL;
-    must(options_parse(&options, n, other) == 0 && hash_of() == hash);
-    fresh();
-    must(options_parse(&options, argc, argv) == 0 && hash_of() == hash);
     if (lm.help) {
         options_print_row(&options, options_at(&options, argc % options_count(&options)));
         return;
     }
-    if (lm.resume != NULL)
-        status = restore_options(argc, argv);
+    int status = lm.resume != NULL ? restore_options(argc, argv) : 0;
     must_say(status);
     if (status == 0)
         must_be_allowed();
@@ -167,29 +51,6 @@ static void try_line(int argc, char **argv)
     }
     if (status == 0)
         must(o.model != NULL && lm.batch > 0);
-}
-
-static void try_notes(const char *from, size_t size)
-{
-    for (int i = 0; i < options_count(&options); i++) {
-        char key[64];
-        snprintf(key, sizeof key, "option.%s", options_at(&options, i)->name);
-        gckpt_store_set_note(kept, key, NULL);
-    }
-    for (const char *at = from, *end = from + size; at < end;) {
-        char key[64], value[512];
-        const char *line = (const char *)memchr(at, '\n', (size_t)(end - at));
-        line = line != NULL ? line : end;
-        const char *is = (const char *)memchr(at, '=', (size_t)(line - at));
-        if (is != NULL && is - at < 50 && line - is < 500) {
-            snprintf(key, sizeof key, "%s%.*s", at[0] == '.' ? "" : "option.",
-                     (int)(is - at) - (at[0] == '.'), at + (at[0] == '.'));
-            snprintf(value, sizeof value, "%.*s", (int)(line - is - 1), is + 1);
-            gckpt_store_set_note(kept, key, value);
-        }
-        at = line + 1;
-    }
-    must(gckpt_store_save(kept, file) == GCKPT_OK);
 }
 
 static void try_events(const char *bytes, size_t size, uint64_t step)
@@ -225,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     line[p.size[LINE]] = 0;
     const int argc = words_of(line, argv);
     if (p.count > KEPT)
-        try_notes(p.at[KEPT], p.size[KEPT]);
+        words_note(p.at[KEPT], p.size[KEPT]);
     else
         remove(file);
     try_line(argc, argv);
@@ -235,7 +96,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     return 0;
 }
 
-/* An option of the table, with a value or without, comes in, goes or gets another value. */
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     static const char *const values[] = { "0",          "1",
@@ -253,39 +113,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigne
                                           "0-3,5",      "--steps",
                                           "4294967296", "i4",
                                           "last" };
-    char word[256];
-    reader_state = seed;
-    if (reader_draw(4) == 0)
-        return reader_mutate_bytes(bytes, size, most);
-    size_t begins[256], n = 0; /* of lines */
-    begins[n++] = 0;
-    for (size_t i = 0; i + 1 < size && n < 256; i++)
-        if (bytes[i] == '\n' || bytes[i] == READER_BETWEEN)
-            begins[n++] = i + 1;
-    const size_t from = begins[reader_draw(n)];
-    size_t to = from;
-    while (to < size && bytes[to] != '\n' && bytes[to] != READER_BETWEEN)
-        to++;
-    const uint8_t *between = (const uint8_t *)memchr(bytes, READER_BETWEEN, size);
-    const int in_line = between == NULL || from <= (size_t)(between - bytes);
-    const options_row *p = options_at(&options, (int)reader_draw((size_t)options_count(&options)));
-    const char *value = values[reader_draw(sizeof values / sizeof *values)];
-    if (p->kind == OPTIONS_CHOICE && reader_draw(2) == 0)
-        value = p->choices[0];
-    switch (reader_draw(4)) {
-    case 0: /* away, with its end */
-        return reader_splice(bytes, size, most, from, to + (to < size && bytes[to] == '\n'), "", 0);
-    case 1: /* another value */
-        snprintf(word, sizeof word, "%s", value);
-        return reader_splice(bytes, size, most, from, to, word, strlen(word));
-    default: /* one more */
-        snprintf(word, sizeof word, in_line ? "--%s%s%s\n" : "%s%s%s\n", p->name,
-                 !in_line || (p->kind != OPTIONS_FLAG && reader_draw(2)) ? "="
-                 : p->kind == OPTIONS_FLAG                               ? ""
-                                                                         : "\n",
-                 in_line && p->kind == OPTIONS_FLAG ? "" : value);
-        return reader_splice(bytes, size, most, from, from, word, strlen(word));
-    }
+    return words_mutate(bytes, size, most, seed, values, sizeof values / sizeof *values);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -305,21 +133,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         "--merge\nm2\n--adapter\na\n--model\nm\n--export\nbf16",
         "--model\nm.gguf\n--export-gguf\na.gguf\n--adapter\na\n--store\nauto"
     };
-    (void)argc;
-    (void)argv;
-    said = fmemopen(text, sizeof text, "w");
-    must(said != NULL && freopen("/dev/null", "w", stdout) != NULL); /* help */
-    snprintf(file, sizeof file, "%s", reader_path("file"));
-    snprintf(gone, sizeof gone, "%s.none", file);
-    kept = gckpt_store_new(NULL);
-    if (reader_seeds() == NULL)
-        return 0;
-    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
-        reader_seed seed = { NULL, 0 };
-        char name[16];
-        reader_add(&seed, seeds[i], strlen(seeds[i]));
-        snprintf(name, sizeof name, "%02d", (int)i);
-        reader_end_seed(&seed, name);
-    }
-    exit(0);
+    (void)argc, (void)argv;
+    words_begin(seeds, sizeof seeds / sizeof *seeds);
+    return 0;
 }

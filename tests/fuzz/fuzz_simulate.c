@@ -1,0 +1,150 @@
+/* fuzz_simulate.c - command lines of examples/simulate.c, whose numbers of ranks are a list, and
+ * steps that are simulated by them.
+ *
+ * The input is words, a line each. What must hold, beside what words.h asks: a list that is taken
+ * has powers of two only, and is the same when it is written anew; a step of a small model by the
+ * options is told in lines of JSON, or there is a line on stderr; it takes what it computes and what
+ * it waits, and one rank sends nothing. One input in four that asks for few ranks and rounds is
+ * simulated. */
+#define PROGRAM "examples/simulate.c"
+#include "words.h"
+
+/* Of a step; more take seconds. */
+enum { RANKS = 64, ROUNDS = 256 };
+
+static void fresh(void)
+{
+    memset(&o, 0, sizeof o);
+    nothing_said();
+}
+
+static int try_ranks(int *ranks)
+{
+    char anew[MOST_RANKS * 8 + 1] = "";
+    int again[MOST_RANKS];
+    const int count = read_ranks(ranks);
+    must(count >= 0 && count <= MOST_RANKS);
+    for (int i = 0; i < count; i++) {
+        must(ranks[i] > 0 && ranks[i] <= 1 << 20 && (ranks[i] & (ranks[i] - 1)) == 0);
+        sprintf(anew + strlen(anew), "%s%d", i > 0 ? "," : "", ranks[i]);
+    }
+    const char *given = o.ranks;
+    o.ranks = anew;
+    must(read_ranks(again) == count &&
+         (count == 0 || memcmp(ranks, again, (size_t)count * sizeof *ranks) == 0));
+    o.ranks = given;
+    return count;
+}
+
+/* A step of a model with tensors above and below a block of updates. */
+static void try_step(int ranks, uint64_t chosen)
+{
+    const model small = { "small", "small", 1, 2, 64, chosen % 2 ? 96 : 0, 8, 96, 64, 2, 4e6 };
+    char *told = NULL;
+    size_t size;
+    FILE *events = open_memstream(&told, &size);
+    json line;
+    must(events != NULL);
+    nothing_said();
+    const int64_t leaves = o.leaves > 0 ? o.leaves : ranks;
+    const int64_t batch = o.batch > 0 ? o.batch : small.batch, rows = o.rows > 0 ? o.rows : 2;
+    if (ranks > RANKS || leaves / ranks > ROUNDS || batch / rows > ROUNDS || rows > 64) {
+        fclose(events);
+        free(told);
+        return;
+    }
+    simulate_ranks r = { 0, ranks, (int)leaves,
+                         (gckpt_shard)(o.shard < SHARDS ? o.shard : (int64_t)(chosen / 2 % 4)) };
+    const int good = simulate(&small, r, events);
+    must_say(!good);
+    must(fclose(events) == 0);
+    FILE *f = size > 0 ? fmemopen(told, size, "r") : NULL;
+    json_init(&line, "told");
+    int lines = 0;
+    for (; f != NULL && json_read_line(&line, f) == 1; lines++) {
+        const uint32_t all = json_need(&line, JSON_ROOT, "ranks", JSON_NUMBER);
+        must(all != 0 && json_int_of(&line, all) == ranks);
+        if (json_find(&line, JSON_ROOT, "seconds") == 0)
+            continue; /* no plan within the bytes */
+        const double seconds = json_real(&line, JSON_ROOT, "seconds", -1);
+        const double sum =
+            json_real(&line, JSON_ROOT, "compute", -1) + json_real(&line, JSON_ROOT, "exposed", -1);
+        must(seconds >= 0 && sum <= seconds * 1.0001 && sum >= seconds * 0.9999);
+        must(json_int(&line, JSON_ROOT, "bytes", 0) <= (o.budget > 0 ? o.budget : 4000000));
+        must(ranks > 1 || json_int(&line, JSON_ROOT, "sent", -1) == 0);
+    }
+    must(line.error[0] == 0 && (lines == last_link() - first_link() + 1 || !good));
+    json_free(&line);
+    if (f != NULL)
+        fclose(f);
+    free(told);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static char line[TEXT];
+    char *argv[WORDS + 1];
+    int ranks[MOST_RANKS];
+    if (size >= sizeof line)
+        return 0;
+    memcpy(line, bytes, size);
+    line[size] = 0;
+    const uint64_t chosen = chosen_of(bytes, size);
+    const int argc = words_of(line, argv);
+    if (!words_are_taken(argc, argv))
+        return 0;
+    if (o.help)
+        options_print_row(&options, options_at(&options, argc % options_count(&options)));
+    int count = try_ranks(ranks);
+    const int status = check_options(ranks, &count);
+    must_say(status);
+    if (status == 0 && chosen % 4 == 0)
+        try_step(ranks[chosen / 4 % (uint64_t)count], chosen / 64);
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
+{
+    static const char *const values[] = { "0",
+                                          "1",
+                                          "2",
+                                          "8,64",
+                                          "1,2,4,8,16,32",
+                                          "3",
+                                          "2,",
+                                          ",2",
+                                          "1e-9",
+                                          "1e-300",
+                                          "1e6",
+                                          "0.001",
+                                          "64",
+                                          "1048576",
+                                          "16",
+                                          "5MB",
+                                          "800K",
+                                          "values",
+                                          "state",
+                                          "10gb",
+                                          "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1",
+                                          "all",
+                                          "gpt2",
+                                          "none" };
+    return words_mutate(bytes, size, most, seed, values, sizeof values / sizeof *values);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static const char *const seeds[] = {
+        "--model\nllama-7b\n--ranks\n64\n--shard\nvalues\n--link\n10gb",
+        "--ranks=1,2,4\n--leaves\n8\n--batch=32\n--micro-batch\n4",
+        "--ranks\n2\n--bandwidth=12.5\n--latency\n10\n--ahead=0",
+        "--ranks\n4\n--shard=gradients\n--work\n0.5\n--memory=1",
+        "--ranks\n1\n--link=nvlink\n--budget=5MB",
+        "--ranks\n8\n--shard=state\n--link=nodes\n--json\n-",
+        "--ranks\n16\n--shard=values\n--budget=900K\n--bandwidth\n1",
+        "-h"
+    };
+    (void)argc, (void)argv;
+    words_begin(seeds, sizeof seeds / sizeof *seeds);
+    return 0;
+}
