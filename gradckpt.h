@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5200
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -1775,14 +1775,15 @@ typedef struct {
 } gckpt_unpacking;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
- * calls, and loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
+ * its calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
+    int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
     int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
@@ -1857,6 +1858,12 @@ struct gckpt_backend {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*join_but)(void *context, int later);
+    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what is
+     * asked for from here on (add, copy) goes into a second queue, behind all asked for before; it
+     * returns that (a cudaStream_t). beside(0): into the first one again, which goes on beside it.
+     * rejoin: what is asked for later waits for all such pieces but the last `later`. */
+    void *(*beside)(void *context, int on);
+    void (*rejoin)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1941,6 +1948,13 @@ typedef struct {
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
+    /* On a backend that has `beside`, for its own memory, both or none (and then there is give_up,
+     * too): exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the
+     * backend, after what is there before; 0: it failed. landed: as done, of all that was enqueued;
+     * asked where the host must wait, so the timeout counts what is computed before, too. */
+    int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
+                   void *receive, size_t receive_bytes);
+    int (*landed)(void *user);
 } gckpt_ranks;
 typedef struct {
     gckpt_memory memory; /* for tables, and the arena when not given */
@@ -13663,8 +13677,8 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
         GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
-        NULL }
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
+        NULL, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -24949,11 +24963,12 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
-    struct {                      /* advance: micro-batches that the backend repeats */
+    struct {                      /* advance: (parts of) micro-batches that the backend repeats */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
         unsigned char asked;      /* and is asked to: this run is not in pieces; */
         unsigned char now;        /* it had none, and is told at this one's end */
+        int from, end;            /* instructions of the part that was asked for last */
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
@@ -24996,13 +25011,23 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
 }
 
+#ifndef GCKPT_NO_RANKS
+/* run/exchange.c: before the host waits for the backend: until what other ranks have a part in is
+ * over, or given up after the engine's timeout. */
+GCKPTI_FN void gckpti_land(const gckpt_exec *e);
+#else
+static inline void gckpti_land(const gckpt_exec *e) { (void)e; }
+#endif
+
 /* Bytes between the host and where the backend has them. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e);
     gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e); /* it may be held up by what came before */
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 
@@ -25211,6 +25236,9 @@ typedef struct {
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;  /* floats are exchanged in a queue of the backend's, for which no host waits; */
+    int aloft;   /* something was since it was last known to be over, */
+    void *queue; /* or is just now, in this one */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -25303,6 +25331,10 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
+/* Where what begins at step.pc and needs nobody but the backend ends: at an exchange's begin or due,
+ * at the micro-batch's end; and which part of all that run here it is. step.pc: there is none. */
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
+
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
  * exchange in one order, that of the instructions which began it: what begins while something is
  * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
@@ -25335,6 +25367,10 @@ static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    return *part = 0, e->step.pc == e->plan->body ? e->plan->epilogue : e->step.pc;
+}
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
@@ -25699,7 +25735,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     return n;
 }
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
+/* May a backend repeat micro-batches? Nothing in them may need the host. Not in parts where copies
+ * to slower memory go on from one to the next. */
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -25709,10 +25746,10 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_crew_of(e))
+        if (!n)
             can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->offload.moves;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = e->offload.moves && p->ranks < 2;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
@@ -25730,6 +25767,7 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
+    gckpti_land(e);
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
@@ -26087,7 +26125,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    int (*ask)(void *) = s->aloft ? s->engine->landed : s->engine->done;
+    int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
     else if (done && s->busy && s->to)
@@ -26108,6 +26147,18 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
+GCKPTI_FN void gckpti_land(const gckpt_exec *e)
+{
+    gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
+    if (!s || !s->aloft || s->queue)
+        return;
+    s->peer = -1; /* any may be missing */
+    s->to = NULL;
+    s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->aloft = 0;
+}
+
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
  * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
@@ -26122,6 +26173,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
+    if (s->queue && n + m > 0) {
+        s->peer = peer;
+        s->sent += peer < 0 ? 0 : size;
+        if (!s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+            gckpti_break(s);
+    }
+    if (s->queue)
+        return;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -26208,10 +26267,29 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_crew *g)
+static void gckpti_take_off(gckpti_peers *s, const gckpti_flight *f)
 {
-    const gckpti_flight *f = &g->flight[0];
-    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+    gckpti_tree_begin(s, f->kind, f->x, f->n, f->work);
+}
+
+static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
+{
+    const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+    if (f->shard && !s->broken)
+        s->on->copy(s->on->context, f->shard, f->x + share.first,
+                    (size_t)share.count * sizeof(float));
+}
+
+/* All of it, into a queue of the backend's that goes on by itself. */
+static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gckpt_call *c)
+{
+    s->queue = s->on->beside(s->on->context, 1);
+    s->aloft = 1;
+    gckpti_take_off(s, f);
+    (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
+    gckpti_touch_down(s, f);
+    s->on->beside(s->on->context, 0);
+    s->queue = NULL;
 }
 
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
@@ -26219,15 +26297,17 @@ static void gckpti_take_off(gckpti_crew *g)
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        const gckpti_flight *f = &g->flight[0];
-        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-        if (f->shard && !s->broken)
-            s->on->copy(c->backend, f->shard, f->x + share.first,
-                        (size_t)share.count * sizeof(float));
-        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+    const int over = s->queues && g->flights > left ? g->flights - left : 0;
+    if (over) {
+        s->on->rejoin(s->on->context, left);
+        memmove(g->flight, g->flight + over, (size_t)left * sizeof *g->flight);
+        g->flights = left;
+    }
+    while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
+        gckpti_touch_down(s, g->flight);
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(g);
+            gckpti_take_off(s, g->flight);
     }
 }
 
@@ -26252,10 +26332,15 @@ GCKPTI_FN void gckpti_look_after(void *crew)
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
+    gckpt_call c;
     gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->flights == 1)
-        gckpti_take_off(g);
+    if (g->peers.queues) {
+        gckpti_bare_call(e, &c);
+        gckpti_fly_beside(&g->peers, next, &c);
+    } else if (g->flights == 1) {
+        gckpti_take_off(&g->peers, next);
+    }
     gckpti_go_on(e, GCKPTI_FLIGHTS);
 }
 #endif
@@ -26320,6 +26405,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
+    s->queues = by && s->on->beside && s->on->rejoin && by->enqueue && by->landed && by->give_up;
     return GCKPT_OK;
 }
 
@@ -26764,30 +26850,57 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
+/* Whether it brings a parameter's shares together. */
+static int gckpti_gathers(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &e->plan->nodes[gckpti_ins_tensor(e->plan, ins)];
+    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(
+               gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+}
+
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
         return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    gckpti_go_on(e, left);
+    if (!e->recording.now) /* nothing is due within a part */
+        gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =
         g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
     e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_sharded(
-             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
+    if (ins->kind == GCKPT_UPDATE || gckpti_gathers(e, ins))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
+    int end = p->epilogue;
+    *part = 0;
+    if (!g)
+        return pc == p->body ? end : pc;
+    if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
+        return pc;
+    for (int i = 0; i < g->flights; i++)
+        end = end < g->flight[i].due ? end : g->flight[i].due;
+    for (int x = pc; x < end; x++)
+        if (gckpti_gathers(e, &p->list[x]) ||
+            (p->list[x].kind == GCKPT_REDUCE && g->last && last))
+            end = x;
+    *part = (2 * e->step.leaf + g->last) * (int64_t)p->length + pc;
+    return end;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
@@ -28700,6 +28813,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
+    gckpti_land(e);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -29217,13 +29331,19 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
- * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
- * count: then it is not asked. */
+/* Before the first instruction of a micro-batch, or of a part of one: 1: the backend has done all of
+ * it, as it recorded it. 0: it is to be run, and the backend records it, unless a regulariser's
+ * gradient waits for a count: then it is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    int64_t part;
+    e->recording.from = e->step.pc;
+    e->recording.end = gckpti_part_end(e, &part);
+    if (e->recording.end == e->step.pc)
+        return 0;
     gckpt_moment m = { e,
+                       part,
                        e->step.row,
                        gckpti_micro_rows(e),
                        gckpti_position(e),
@@ -29238,18 +29358,18 @@ static int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    e->step.pc = e->recording.now ? e->step.pc : e->recording.end;
     return !e->recording.now;
 }
 
-/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
- * was done yet: the micro-batch is run after all, and the backend is asked no more. */
+/* After the last instruction of what the backend recorded. If it could not, nothing was done yet: it
+ * is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
-        e->step.pc = e->plan->body;
+        e->step.pc = e->recording.from;
     }
 }
 
@@ -29319,12 +29439,14 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_THEN_STOPS;
     }
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
-        return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && !e->recording.now &&
+        e->step.pc < p->epilogue && (e->step.pc == p->body || e->step.pc >= e->recording.end) &&
+        e->step.pc >= p->body && gckpti_repeat(e))
+        return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
@@ -29352,17 +29474,21 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_STOPS:
         e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
         return result;
-    case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
+    case GCKPTI_THEN_REPEATED:
+        if (e->step.pc == p->epilogue)
+            gckpti_collect_rows(e);
+        return GCKPT_MORE;
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
     if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
-    const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
-    if (turns)
+    e->step.pc++;
+    const int ends = e->recording.now && e->step.pc == e->recording.end;
+    if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
         result = gckpti_join(e, INT32_MAX, result);
-    if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect_rows(e);

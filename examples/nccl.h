@@ -17,7 +17,7 @@ typedef struct {
     gckpt_ranks ranks;
     ncclComm_t comm; /* NULL: given up */
     cudaStream_t stream;
-    cudaEvent_t over;
+    cudaEvent_t over, landed; /* what is under way; all that was enqueued */
     char *room, *from;     /* on the device, for what is on the host: what is sent; what came, */
     void *to;              /* and goes here then, */
     size_t came, capacity; /* so many bytes */
@@ -61,18 +61,50 @@ static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* the d
            !cudaEventRecord(m->over, m->stream);
 }
 
-static inline int nccl_ranks_done(void *user)
+/* In the backend's own queue: nobody waits. */
+static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const void *send,
+                                     size_t send_bytes, void *receive, size_t receive_bytes)
 {
     nccl_ranks *m = (nccl_ranks *)user;
+    cudaStream_t stream = (cudaStream_t)queue;
+    int bad = m->comm == NULL;
+    if (peer < 0) {
+        bad = bad || ncclAllReduce(receive, receive, receive_bytes / sizeof(float), ncclFloat,
+                                   ncclSum, m->comm, stream);
+        return !bad && !cudaEventRecord(m->landed, stream);
+    }
+    bad = bad || ncclGroupStart() ||
+          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, stream));
+    bad = bad ||
+          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->comm, stream));
+    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->landed, stream);
+}
+
+/* 1: the event has come; 0: not yet; -1: it never will. */
+static inline int nccl_ranks_ask(nccl_ranks *m, cudaEvent_t event)
+{
     ncclResult_t failed;
     if (m->comm == NULL || ncclCommGetAsyncError(m->comm, &failed) || failed != ncclSuccess)
         return -1;
-    cudaError_t over = cudaEventQuery(m->over);
+    const cudaError_t over = cudaEventQuery(event);
     if (over == cudaErrorNotReady)
-        return (void)sched_yield(), 0;
-    if (over == cudaSuccess && m->came > 0)
-        over = cudaMemcpy(m->to, m->from, m->came, cudaMemcpyDeviceToHost);
-    return over == cudaSuccess ? 1 : -1;
+        sched_yield();
+    return over == cudaSuccess ? 1 : over == cudaErrorNotReady ? 0 : -1;
+}
+
+static inline int nccl_ranks_landed(void *user)
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    return nccl_ranks_ask(m, m->landed);
+}
+
+static inline int nccl_ranks_done(void *user)
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    int over = nccl_ranks_ask(m, m->over);
+    if (over > 0 && m->came > 0 && cudaMemcpy(m->to, m->from, m->came, cudaMemcpyDeviceToHost))
+        over = -1;
+    return over;
 }
 
 static inline void nccl_ranks_give_up(void *user) /* the others notice by their timeout */
@@ -99,8 +131,11 @@ static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueI
     m->ranks.clock = nccl_ranks_clock;
     m->ranks.timeout = timeout;
     m->ranks.user = m;
+    m->ranks.enqueue = nccl_ranks_enqueue;
+    m->ranks.landed = nccl_ranks_landed;
     return !cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) &&
            !cudaEventCreateWithFlags(&m->over, cudaEventDisableTiming) &&
+           !cudaEventCreateWithFlags(&m->landed, cudaEventDisableTiming) &&
            !ncclCommInitRank(&m->comm, size, id, rank);
 }
 
@@ -110,6 +145,7 @@ static inline void nccl_ranks_close(nccl_ranks *m)
         ncclCommDestroy(m->comm);
     cudaFree(m->room);
     cudaEventDestroy(m->over);
+    cudaEventDestroy(m->landed);
     cudaStreamDestroy(m->stream);
 }
 #endif

@@ -40,7 +40,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    int (*ask)(void *) = s->aloft ? s->engine->landed : s->engine->done;
+    int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
     else if (done && s->busy && s->to)
@@ -61,6 +62,18 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
+GCKPTI_FN void gckpti_land(const gckpt_exec *e)
+{
+    gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
+    if (!s || !s->aloft || s->queue)
+        return;
+    s->peer = -1; /* any may be missing */
+    s->to = NULL;
+    s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->aloft = 0;
+}
+
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
  * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
@@ -75,6 +88,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
+    if (s->queue && n + m > 0) {
+        s->peer = peer;
+        s->sent += peer < 0 ? 0 : size;
+        if (!s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+            gckpti_break(s);
+    }
+    if (s->queue)
+        return;
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -161,10 +182,29 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_crew *g)
+static void gckpti_take_off(gckpti_peers *s, const gckpti_flight *f)
 {
-    const gckpti_flight *f = &g->flight[0];
-    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
+    gckpti_tree_begin(s, f->kind, f->x, f->n, f->work);
+}
+
+static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
+{
+    const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
+    if (f->shard && !s->broken)
+        s->on->copy(s->on->context, f->shard, f->x + share.first,
+                    (size_t)share.count * sizeof(float));
+}
+
+/* All of it, into a queue of the backend's that goes on by itself. */
+static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gckpt_call *c)
+{
+    s->queue = s->on->beside(s->on->context, 1);
+    s->aloft = 1;
+    gckpti_take_off(s, f);
+    (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
+    gckpti_touch_down(s, f);
+    s->on->beside(s->on->context, 0);
+    s->queue = NULL;
 }
 
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
@@ -172,15 +212,17 @@ static void gckpti_take_off(gckpti_crew *g)
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        const gckpti_flight *f = &g->flight[0];
-        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-        if (f->shard && !s->broken)
-            s->on->copy(c->backend, f->shard, f->x + share.first,
-                        (size_t)share.count * sizeof(float));
-        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+    const int over = s->queues && g->flights > left ? g->flights - left : 0;
+    if (over) {
+        s->on->rejoin(s->on->context, left);
+        memmove(g->flight, g->flight + over, (size_t)left * sizeof *g->flight);
+        g->flights = left;
+    }
+    while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
+        gckpti_touch_down(s, g->flight);
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(g);
+            gckpti_take_off(s, g->flight);
     }
 }
 
@@ -205,10 +247,15 @@ GCKPTI_FN void gckpti_look_after(void *crew)
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
+    gckpt_call c;
     gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->flights == 1)
-        gckpti_take_off(g);
+    if (g->peers.queues) {
+        gckpti_bare_call(e, &c);
+        gckpti_fly_beside(&g->peers, next, &c);
+    } else if (g->flights == 1) {
+        gckpti_take_off(&g->peers, next);
+    }
     gckpti_go_on(e, GCKPTI_FLIGHTS);
 }
 #endif

@@ -86,6 +86,9 @@ typedef struct {
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;  /* floats are exchanged in a queue of the backend's, for which no host waits; */
+    int aloft;   /* something was since it was last known to be over, */
+    void *queue; /* or is just now, in this one */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -178,6 +181,10 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
+/* Where what begins at step.pc and needs nobody but the backend ends: at an exchange's begin or due,
+ * at the micro-batch's end; and which part of all that run here it is. step.pc: there is none. */
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
+
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
  * exchange in one order, that of the instructions which began it: what begins while something is
  * under way follows when that is over, and whatever ranks exchange at once waits for all of it. */
@@ -210,6 +217,10 @@ static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    return *part = 0, e->step.pc == e->plan->body ? e->plan->epilogue : e->step.pc;
+}
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0

@@ -240,30 +240,57 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
+/* Whether it brings a parameter's shares together. */
+static int gckpti_gathers(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &e->plan->nodes[gckpti_ins_tensor(e->plan, ins)];
+    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(
+               gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+}
+
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
         return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    gckpti_go_on(e, left);
+    if (!e->recording.now) /* nothing is due within a part */
+        gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =
         g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
     e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_sharded(
-             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
+    if (ins->kind == GCKPT_UPDATE || gckpti_gathers(e, ins))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
+    int end = p->epilogue;
+    *part = 0;
+    if (!g)
+        return pc == p->body ? end : pc;
+    if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
+        return pc;
+    for (int i = 0; i < g->flights; i++)
+        end = end < g->flight[i].due ? end : g->flight[i].due;
+    for (int x = pc; x < end; x++)
+        if (gckpti_gathers(e, &p->list[x]) ||
+            (p->list[x].kind == GCKPT_REDUCE && g->last && last))
+            end = x;
+    *part = (2 * e->step.leaf + g->last) * (int64_t)p->length + pc;
+    return end;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
