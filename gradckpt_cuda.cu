@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, recordings                               619
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           605
+ *     >>between   fill, add, convert, update, unpack                                           607
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
@@ -1192,6 +1192,8 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_pass p = *pass;
     More more = { { 0 } };
     bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    if (p.elements == 0) /* a rank's share may be */
+        return;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     for (int u = 0; u < p.adds; u++) {

@@ -11,7 +11,6 @@ extern void nccl_engine_close(gckpt_ranks *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
 static gckpt_backend backends[DEVICES]; /* the same, counted */
-static long repeated[DEVICES], refused[DEVICES];
 static int polled; /* 1: without enqueue, as it was */
 static char id[ID];
 static gckpt_ranks *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
