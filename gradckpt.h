@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5200
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5229
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -25080,6 +25080,9 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
+/* All losses have promised what they count of the feeds, and where they are they are not read early. */
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
+
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -25230,7 +25233,9 @@ typedef struct {
     int64_t n;
 } gckpti_flight;
 
-/* This rank and what it has under way with the others. */
+/* This rank and what it has under way with the others. busy: an exchange, or (LANDS) what was
+ * enqueued is waited for. */
+enum { GCKPTI_LANDS = 2 };
 typedef struct {
     const gckpt_ranks *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
@@ -25259,6 +25264,7 @@ typedef struct gckpti_crew {
     int hollow;      /* it has no rows */
     int over;        /* a meeting has ended the call; until the next one begins */
     int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
     int flights; /* how many there are, in the order they were begun; the first is under way */
@@ -25324,6 +25330,10 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where their counts are
+ * promised, at the step's end; for them the backend is waited for. Meets. */
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
+
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
@@ -25365,6 +25375,7 @@ static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, G
 static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
 static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)
@@ -26125,7 +26136,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->aloft ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->busy == GCKPTI_LANDS ? s->engine->landed : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -26154,7 +26165,7 @@ GCKPTI_FN void gckpti_land(const gckpt_exec *e)
         return;
     s->peer = -1; /* any may be missing */
     s->to = NULL;
-    s->busy = !s->broken;
+    s->busy = s->broken ? 0 : GCKPTI_LANDS;
     gckpti_wait_for(s);
     s->aloft = 0;
 }
@@ -26654,7 +26665,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
                               (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                              (uint64_t)e->crew->peers.queues };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         hash = gckpti_fnv_number(hash, some[i]);
@@ -26699,7 +26711,7 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
-    g->round = g->squared = 0;
+    g->round = g->squared = g->summed = 0;
     g->in_body = 1;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
@@ -26774,11 +26786,13 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     return 1;
 }
 
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
+    if (!g || g->summed || !e->step.rows)
+        return GCKPT_OK;
+    g->summed = 1;
     gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
@@ -26799,6 +26813,13 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
+}
+
+/* Whether nobody needs the losses before the step's end: others would wait for it, and that is all. */
+static int gckpti_reads_late(const gckpt_exec *e)
+{
+    return gckpti_are_promised(e) && e->losses.terms[0].expected >= 0 &&
+           (e->plan->ranks == 1 || e->crew->peers.queues);
 }
 
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
@@ -26822,7 +26843,7 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_sum_losses(e);
+    return gckpti_reads_late(e) ? gckpti_meet(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -27981,17 +28002,22 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        promised = promised && (p->terms[i].regulariser ||
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+    return promised;
+}
+
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
-    for (size_t i = 0; i < p->term_count; i++)
-        promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->losses.settled && !promised)
+    if (!e->losses.settled && !gckpti_are_promised(e))
         result = gckpti_check_counts(e);
     e->losses.settled = result == GCKPT_OK;
     return result;
@@ -29740,7 +29766,10 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     e->step.state = GCKPTI_IDLE;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_add_uses(e);
-    gckpt_result result = gckpti_check_counts(e);
+    gckpt_result result = gckpti_sum_losses(e);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)

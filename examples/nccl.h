@@ -15,7 +15,7 @@
 #include <time.h>
 typedef struct {
     gckpt_ranks ranks;
-    ncclComm_t comm; /* NULL: given up */
+    ncclComm_t comm, queued; /* of what is waited for, of what is enqueued; NULL: given up */
     cudaStream_t stream;
     cudaEvent_t over, landed; /* what is under way; all that was enqueued */
     char *room, *from;     /* on the device, for what is on the host: what is sent; what came, */
@@ -67,24 +67,24 @@ static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const vo
 {
     nccl_ranks *m = (nccl_ranks *)user;
     cudaStream_t stream = (cudaStream_t)queue;
-    int bad = m->comm == NULL;
+    int bad = m->queued == NULL;
     if (peer < 0) {
         bad = bad || ncclAllReduce(receive, receive, receive_bytes / sizeof(float), ncclFloat,
-                                   ncclSum, m->comm, stream);
+                                   ncclSum, m->queued, stream);
         return !bad && !cudaEventRecord(m->landed, stream);
     }
     bad = bad || ncclGroupStart() ||
-          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, stream));
+          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->queued, stream));
     bad = bad ||
-          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->comm, stream));
+          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->queued, stream));
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->landed, stream);
 }
 
 /* 1: the event has come; 0: not yet; -1: it never will. */
-static inline int nccl_ranks_ask(nccl_ranks *m, cudaEvent_t event)
+static inline int nccl_ranks_ask(ncclComm_t comm, cudaEvent_t event)
 {
     ncclResult_t failed;
-    if (m->comm == NULL || ncclCommGetAsyncError(m->comm, &failed) || failed != ncclSuccess)
+    if (comm == NULL || ncclCommGetAsyncError(comm, &failed) || failed != ncclSuccess)
         return -1;
     const cudaError_t over = cudaEventQuery(event);
     if (over == cudaErrorNotReady)
@@ -95,13 +95,13 @@ static inline int nccl_ranks_ask(nccl_ranks *m, cudaEvent_t event)
 static inline int nccl_ranks_landed(void *user)
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    return nccl_ranks_ask(m, m->landed);
+    return nccl_ranks_ask(m->queued, m->landed);
 }
 
 static inline int nccl_ranks_done(void *user)
 {
     nccl_ranks *m = (nccl_ranks *)user;
-    int over = nccl_ranks_ask(m, m->over);
+    int over = nccl_ranks_ask(m->comm, m->over);
     if (over > 0 && m->came > 0 && cudaMemcpy(m->to, m->from, m->came, cudaMemcpyDeviceToHost))
         over = -1;
     return over;
@@ -110,12 +110,30 @@ static inline int nccl_ranks_done(void *user)
 static inline void nccl_ranks_give_up(void *user) /* the others notice by their timeout */
 {
     nccl_ranks *m = (nccl_ranks *)user;
+    if (m->queued != NULL)
+        ncclCommAbort(m->queued);
     if (m->comm != NULL)
         ncclCommAbort(m->comm);
-    m->comm = NULL;
+    m->comm = m->queued = NULL;
 }
 
 static inline double nccl_ranks_clock(void *user) { return (void)user, (double)time(NULL); }
+
+/* Two communicators, so that what is waited for does not stand behind what is enqueued: the other
+ * one's id goes to all by the first. */
+static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueId id)
+{
+    ncclUniqueId other;
+    if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
+        return 0;
+    m->capacity = sizeof other;
+    return !cudaMalloc((void **)&m->room, m->capacity) &&
+           !cudaMemcpy(m->room, &other, sizeof other, cudaMemcpyHostToDevice) &&
+           !ncclBroadcast(m->room, m->room, sizeof other, ncclChar, 0, m->comm, m->stream) &&
+           !cudaStreamSynchronize(m->stream) &&
+           !cudaMemcpy(&other, m->room, sizeof other, cudaMemcpyDeviceToHost) &&
+           !ncclCommInitRank(&m->queued, size, other, rank);
+}
 
 static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueId id,
                                   double timeout) /* 0: there is no device, or NCCL failed */
@@ -136,11 +154,13 @@ static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueI
     return !cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) &&
            !cudaEventCreateWithFlags(&m->over, cudaEventDisableTiming) &&
            !cudaEventCreateWithFlags(&m->landed, cudaEventDisableTiming) &&
-           !ncclCommInitRank(&m->comm, size, id, rank);
+           nccl_ranks_join(m, rank, size, id);
 }
 
 static inline void nccl_ranks_close(nccl_ranks *m)
 {
+    if (m->queued != NULL)
+        ncclCommDestroy(m->queued);
     if (m->comm != NULL)
         ncclCommDestroy(m->comm);
     cudaFree(m->room);

@@ -40,7 +40,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->aloft ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->busy == GCKPTI_LANDS ? s->engine->landed : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -69,7 +69,7 @@ GCKPTI_FN void gckpti_land(const gckpt_exec *e)
         return;
     s->peer = -1; /* any may be missing */
     s->to = NULL;
-    s->busy = !s->broken;
+    s->busy = s->broken ? 0 : GCKPTI_LANDS;
     gckpti_wait_for(s);
     s->aloft = 0;
 }

@@ -80,7 +80,9 @@ typedef struct {
     int64_t n;
 } gckpti_flight;
 
-/* This rank and what it has under way with the others. */
+/* This rank and what it has under way with the others. busy: an exchange, or (LANDS) what was
+ * enqueued is waited for. */
+enum { GCKPTI_LANDS = 2 };
 typedef struct {
     const gckpt_ranks *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
@@ -109,6 +111,7 @@ typedef struct gckpti_crew {
     int hollow;      /* it has no rows */
     int over;        /* a meeting has ended the call; until the next one begins */
     int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
     int flights; /* how many there are, in the order they were begun; the first is under way */
@@ -174,6 +177,10 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where their counts are
+ * promised, at the step's end; for them the backend is waited for. Meets. */
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
+
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
@@ -215,6 +222,7 @@ static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, G
 static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
 static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)

@@ -44,7 +44,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
                               (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                              (uint64_t)e->crew->peers.queues };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         hash = gckpti_fnv_number(hash, some[i]);
@@ -89,7 +90,7 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
-    g->round = g->squared = 0;
+    g->round = g->squared = g->summed = 0;
     g->in_body = 1;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
@@ -164,11 +165,13 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     return 1;
 }
 
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
+    if (!g || g->summed || !e->step.rows)
+        return GCKPT_OK;
+    g->summed = 1;
     gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
@@ -189,6 +192,13 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
+}
+
+/* Whether nobody needs the losses before the step's end: others would wait for it, and that is all. */
+static int gckpti_reads_late(const gckpt_exec *e)
+{
+    return gckpti_are_promised(e) && e->losses.terms[0].expected >= 0 &&
+           (e->plan->ranks == 1 || e->crew->peers.queues);
 }
 
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
@@ -212,7 +222,7 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_sum_losses(e);
+    return gckpti_reads_late(e) ? gckpti_meet(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)

@@ -173,6 +173,19 @@ inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclData
 {
     return from != to ? ncclInvalidUsage : shim::ask(comm, stream, -1, NULL, to, nccl_bytes(n, type));
 }
+inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t type, int root,
+                                  ncclComm_t comm, cudaStream_t stream)
+{
+    if (from != to)
+        return ncclInvalidUsage;
+    ncclGroupStart();
+    for (int i = 0; i < comm->world->size && comm->rank == root; i++)
+        if (i != root)
+            ncclSend(from, n, type, i, comm, stream);
+    if (comm->rank != root)
+        ncclRecv(to, n, type, root, comm, stream);
+    return ncclGroupEnd();
+}
 /* Waits until all have come. */
 inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {

@@ -109,6 +109,54 @@ static counts like(const setting *s, const outcome *want)
     return all;
 }
 
+/* A rank ends at its at-th exchange in the queue: the others find out, none waits for ever. */
+static void dies(setting s, int rank, long at)
+{
+    static trial t;
+    ranks_world w;
+    const mishap none = { .rank = -1 };
+    death.rank = rank, death.at = at, death.seen = 0;
+    nccl_engine_id(id);
+    run(&t, &s, &none, &w);
+    CHECK_MSG(death.seen == at, "rank %d made %ld exchanges, not %ld", rank, death.seen, at);
+    for (int i = 0; i < s.ranks; i++)
+        CHECK_MSG(i == rank || (t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER),
+                  "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
+    gpu[rank]->beside(gpu[rank]->context, 0); /* which it was within */
+    CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
+    close_engines(s.ranks);
+    death.at = 0;
+}
+
+/* A rank's callback cancels: so do all, and take the step again, to the same bits. */
+static void cancels(setting s, int rank, long at)
+{
+    static trial t;
+    ranks_world w;
+    const mishap bad = { .rank = rank, .cancel_at = at };
+    nccl_engine_id(id);
+    run(&t, &s, &bad, &w);
+    for (int i = 0; i < s.ranks; i++)
+        CHECK_MSG(t.out[i].first == GCKPT_CANCELLED && t.out[i].failed == 1 && t.out[i].hash == t.out[0].hash &&
+                      !t.out[i].changed,
+                  "cancelled before instruction %ld: rank %d: %d, %s %s", at, i, (int)t.out[i].first,
+                  t.out[i].first_text, t.out[i].text);
+    close_engines(s.ranks);
+}
+
+static void test_faults(void)
+{
+    setting s = { .mode = GCKPT_STORE_ALL, .leaves = 4, .with = SMALL, .rows = 2, .ranks = 2, .backends = backends,
+                  .engine = engine, .on_backend = 1 };
+    static const long at[] = { 1, 9, 22 };
+    for (int i = 0; i < 3; i++) {
+        s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
+        dies(s, i % 2, at[i]);
+    }
+    for (long n = 1; n < 200; n += 66)
+        cancels(s, 1, n);
+}
+
 int main(int argc, char **argv)
 {
     static const unsigned features[] = { DROPOUT | SECOND, PACKED };
@@ -150,5 +198,6 @@ int main(int argc, char **argv)
                     return check_report("nccl ranks");
             }
     }
+    test_faults();
     return check_report("nccl ranks");
 }
