@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5229
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5212
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -24963,7 +24963,7 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
-    struct {                      /* advance: (parts of) micro-batches that the backend repeats */
+    struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
         unsigned char asked;      /* and is asked to: this run is not in pieces; */
@@ -25027,7 +25027,7 @@ static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e); /* it may be held up by what came before */
+    gckpti_land(e);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 
@@ -25080,7 +25080,7 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* All losses have promised what they count of the feeds, and where they are they are not read early. */
+/* All losses have promised what they count of the feeds, and lie where the host does not see. */
 GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
 
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
@@ -25233,17 +25233,15 @@ typedef struct {
     int64_t n;
 } gckpti_flight;
 
-/* This rank and what it has under way with the others. busy: an exchange, or (LANDS) what was
- * enqueued is waited for. */
-enum { GCKPTI_LANDS = 2 };
+/* This rank and what it has under way with the others. */
 typedef struct {
     const gckpt_ranks *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    int queues;  /* floats are exchanged in a queue of the backend's, for which no host waits; */
-    int aloft;   /* something was since it was last known to be over, */
-    void *queue; /* or is just now, in this one */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -25330,8 +25328,8 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
-/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where their counts are
- * promised, at the step's end; for them the backend is waited for. Meets. */
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
+ * them before, at the step's end; the backend is waited for. Meets. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
 
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
@@ -25341,8 +25339,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Where what begins at step.pc and needs nobody but the backend ends: at an exchange's begin or due,
- * at the micro-batch's end; and which part of all that run here it is. step.pc: there is none. */
+/* Where the part of a round that begins at step.pc and needs nobody but the backend ends: where an
+ * exchange begins or is due; and a number that tells it apart. step.pc: there is none. */
 GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
@@ -25378,10 +25376,7 @@ static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next
 static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
-static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)
-{
-    return *part = 0, e->step.pc == e->plan->body ? e->plan->epilogue : e->step.pc;
-}
+#define gckpti_part_end(e, part) 0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
@@ -25746,8 +25741,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     return n;
 }
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. Not in parts where copies
- * to slower memory go on from one to the next. */
+/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
+ * the next, as offloads do. */
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -26136,7 +26131,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->busy == GCKPTI_LANDS ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -26161,13 +26156,13 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 GCKPTI_FN void gckpti_land(const gckpt_exec *e)
 {
     gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
-    if (!s || !s->aloft || s->queue)
+    if (!s || !s->aloft)
         return;
-    s->peer = -1; /* any may be missing */
-    s->to = NULL;
-    s->busy = s->broken ? 0 : GCKPTI_LANDS;
-    gckpti_wait_for(s);
     s->aloft = 0;
+    s->to = NULL;
+    s->lands = s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->lands = 0;
 }
 
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
@@ -26184,14 +26179,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
-    if (s->queue && n + m > 0) {
-        s->peer = peer;
+    if (s->queue) {
+        s->peer = -1; /* any may be missing, later */
         s->sent += peer < 0 ? 0 : size;
-        if (!s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+        if (n + m > 0 &&
+            !s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
             gckpti_break(s);
-    }
-    if (s->queue)
         return;
+    }
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -26240,11 +26235,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 /* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
  * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
  * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
+static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -26252,7 +26246,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
 
 /* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
  * added. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
@@ -26278,11 +26272,7 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_peers *s, const gckpti_flight *f)
-{
-    gckpti_tree_begin(s, f->kind, f->x, f->n, f->work);
-}
-
+/* It is over: the share of a sum goes where it is to lie. */
 static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
 {
     const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
@@ -26296,7 +26286,7 @@ static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gck
 {
     s->queue = s->on->beside(s->on->context, 1);
     s->aloft = 1;
-    gckpti_take_off(s, f);
+    gckpti_tree_begin(s, f);
     (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
     gckpti_touch_down(s, f);
     s->on->beside(s->on->context, 0);
@@ -26308,17 +26298,16 @@ static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gck
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    const int over = s->queues && g->flights > left ? g->flights - left : 0;
-    if (over) {
+    if (s->queues && g->flights > left) {
         s->on->rejoin(s->on->context, left);
-        memmove(g->flight, g->flight + over, (size_t)left * sizeof *g->flight);
+        memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
         g->flights = left;
     }
     while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
         gckpti_touch_down(s, g->flight);
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(s, g->flight);
+            gckpti_tree_begin(s, g->flight);
     }
 }
 
@@ -26346,12 +26335,11 @@ GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
     gckpt_call c;
     gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->peers.queues) {
-        gckpti_bare_call(e, &c);
+    gckpti_bare_call(e, &c);
+    if (g->peers.queues)
         gckpti_fly_beside(&g->peers, next, &c);
-    } else if (g->flights == 1) {
-        gckpti_take_off(&g->peers, next);
-    }
+    else if (g->flights == 1)
+        gckpti_tree_begin(&g->peers, next);
     gckpti_go_on(e, GCKPTI_FLIGHTS);
 }
 #endif
@@ -26815,13 +26803,6 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_drain(e, GCKPT_OK);
 }
 
-/* Whether nobody needs the losses before the step's end: others would wait for it, and that is all. */
-static int gckpti_reads_late(const gckpt_exec *e)
-{
-    return gckpti_are_promised(e) && e->losses.terms[0].expected >= 0 &&
-           (e->plan->ranks == 1 || e->crew->peers.queues);
-}
-
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     if (!e->crew)
@@ -26843,7 +26824,10 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_reads_late(e) ? gckpti_meet(e, GCKPT_OK) : gckpti_sum_losses(e);
+    const int late = e->plan->ranks == 1 || g->peers.queues; /* nobody needs them */
+    return late && gckpti_are_promised(e) && e->losses.terms[0].expected >= 0
+               ? gckpti_meet(e, GCKPT_OK)
+               : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -26908,20 +26892,16 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue;
-    *part = 0;
-    if (!g)
-        return pc == p->body ? end : pc;
+    int end = p->epilogue, x = pc;
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
         end = end < g->flight[i].due ? end : g->flight[i].due;
-    for (int x = pc; x < end; x++)
-        if (gckpti_gathers(e, &p->list[x]) ||
-            (p->list[x].kind == GCKPT_REDUCE && g->last && last))
-            end = x;
-    *part = (2 * e->step.leaf + g->last) * (int64_t)p->length + pc;
-    return end;
+    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
+           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
+        x++;
+    *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
+    return x;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
@@ -29357,16 +29337,19 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before the first instruction of a micro-batch, or of a part of one: 1: the backend has done all of
- * it, as it recorded it. 0: it is to be run, and the backend records it, unless a regulariser's
- * gradient waits for a count: then it is not asked. */
+/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
+ * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
+ * then the backend is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t part;
-    e->recording.from = e->step.pc;
-    e->recording.end = gckpti_part_end(e, &part);
-    if (e->recording.end == e->step.pc)
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    e->recording.from = pc;
+    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
+                       : pc == p->body   ? p->epilogue
+                                         : pc;
+    if (e->recording.end == pc)
         return 0;
     gckpt_moment m = { e,
                        part,
@@ -29384,12 +29367,12 @@ static int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? e->step.pc : e->recording.end;
+    e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
 
-/* After the last instruction of what the backend recorded. If it could not, nothing was done yet: it
- * is run after all, and the backend is asked no more. */
+/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
+ * it is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording.now = 0;
@@ -29469,9 +29452,9 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && !e->recording.now &&
-        e->step.pc < p->epilogue && (e->step.pc == p->body || e->step.pc >= e->recording.end) &&
-        e->step.pc >= p->body && gckpti_repeat(e))
+    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
+        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
@@ -34427,6 +34410,7 @@ GCKPTI_WARM /* since check */
 #undef gckpti_run_one_update
 #undef gckpti_count_step
 #undef gckpti_crew_begin
+#undef gckpti_part_end
 #undef gckpti_run_gather
 #undef gckpti_pass_share
 #undef gckpti_check_collected

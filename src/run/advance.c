@@ -203,16 +203,19 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before the first instruction of a micro-batch, or of a part of one: 1: the backend has done all of
- * it, as it recorded it. 0: it is to be run, and the backend records it, unless a regulariser's
- * gradient waits for a count: then it is not asked. */
+/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
+ * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
+ * then the backend is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t part;
-    e->recording.from = e->step.pc;
-    e->recording.end = gckpti_part_end(e, &part);
-    if (e->recording.end == e->step.pc)
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    e->recording.from = pc;
+    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
+                       : pc == p->body   ? p->epilogue
+                                         : pc;
+    if (e->recording.end == pc)
         return 0;
     gckpt_moment m = { e,
                        part,
@@ -230,12 +233,12 @@ static int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? e->step.pc : e->recording.end;
+    e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
 
-/* After the last instruction of what the backend recorded. If it could not, nothing was done yet: it
- * is run after all, and the backend is asked no more. */
+/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
+ * it is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording.now = 0;
@@ -315,9 +318,9 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && !e->recording.now &&
-        e->step.pc < p->epilogue && (e->step.pc == p->body || e->step.pc >= e->recording.end) &&
-        e->step.pc >= p->body && gckpti_repeat(e))
+    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
+        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {

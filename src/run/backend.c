@@ -97,8 +97,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     return n;
 }
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. Not in parts where copies
- * to slower memory go on from one to the next. */
+/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
+ * the next, as offloads do. */
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -40,7 +40,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->busy == GCKPTI_LANDS ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -65,13 +65,13 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 GCKPTI_FN void gckpti_land(const gckpt_exec *e)
 {
     gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
-    if (!s || !s->aloft || s->queue)
+    if (!s || !s->aloft)
         return;
-    s->peer = -1; /* any may be missing */
-    s->to = NULL;
-    s->busy = s->broken ? 0 : GCKPTI_LANDS;
-    gckpti_wait_for(s);
     s->aloft = 0;
+    s->to = NULL;
+    s->lands = s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->lands = 0;
 }
 
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
@@ -88,14 +88,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
-    if (s->queue && n + m > 0) {
-        s->peer = peer;
+    if (s->queue) {
+        s->peer = -1; /* any may be missing, later */
         s->sent += peer < 0 ? 0 : size;
-        if (!s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+        if (n + m > 0 &&
+            !s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
             gckpti_break(s);
-    }
-    if (s->queue)
         return;
+    }
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -144,11 +144,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 /* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
  * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
  * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
+static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -156,7 +155,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
 
 /* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
  * added. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
@@ -182,11 +181,7 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_peers *s, const gckpti_flight *f)
-{
-    gckpti_tree_begin(s, f->kind, f->x, f->n, f->work);
-}
-
+/* It is over: the share of a sum goes where it is to lie. */
 static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
 {
     const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
@@ -200,7 +195,7 @@ static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gck
 {
     s->queue = s->on->beside(s->on->context, 1);
     s->aloft = 1;
-    gckpti_take_off(s, f);
+    gckpti_tree_begin(s, f);
     (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
     gckpti_touch_down(s, f);
     s->on->beside(s->on->context, 0);
@@ -212,17 +207,16 @@ static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gck
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    const int over = s->queues && g->flights > left ? g->flights - left : 0;
-    if (over) {
+    if (s->queues && g->flights > left) {
         s->on->rejoin(s->on->context, left);
-        memmove(g->flight, g->flight + over, (size_t)left * sizeof *g->flight);
+        memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
         g->flights = left;
     }
     while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
         gckpti_touch_down(s, g->flight);
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(s, g->flight);
+            gckpti_tree_begin(s, g->flight);
     }
 }
 
@@ -250,12 +244,11 @@ GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
     gckpt_call c;
     gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->peers.queues) {
-        gckpti_bare_call(e, &c);
+    gckpti_bare_call(e, &c);
+    if (g->peers.queues)
         gckpti_fly_beside(&g->peers, next, &c);
-    } else if (g->flights == 1) {
-        gckpti_take_off(&g->peers, next);
-    }
+    else if (g->flights == 1)
+        gckpti_tree_begin(&g->peers, next);
     gckpti_go_on(e, GCKPTI_FLIGHTS);
 }
 #endif

@@ -80,17 +80,15 @@ typedef struct {
     int64_t n;
 } gckpti_flight;
 
-/* This rank and what it has under way with the others. busy: an exchange, or (LANDS) what was
- * enqueued is waited for. */
-enum { GCKPTI_LANDS = 2 };
+/* This rank and what it has under way with the others. */
 typedef struct {
     const gckpt_ranks *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    int queues;  /* floats are exchanged in a queue of the backend's, for which no host waits; */
-    int aloft;   /* something was since it was last known to be over, */
-    void *queue; /* or is just now, in this one */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -177,8 +175,8 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
-/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where their counts are
- * promised, at the step's end; for them the backend is waited for. Meets. */
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
+ * them before, at the step's end; the backend is waited for. Meets. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
 
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
@@ -188,8 +186,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
 
-/* Where what begins at step.pc and needs nobody but the backend ends: at an exchange's begin or due,
- * at the micro-batch's end; and which part of all that run here it is. step.pc: there is none. */
+/* Where the part of a round that begins at step.pc and needs nobody but the backend ends: where an
+ * exchange begins or is due; and a number that tells it apart. step.pc: there is none. */
 GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
@@ -225,10 +223,7 @@ static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next
 static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
-static inline int gckpti_part_end(gckpt_exec *e, int64_t *part)
-{
-    return *part = 0, e->step.pc == e->plan->body ? e->plan->epilogue : e->step.pc;
-}
+#define gckpti_part_end(e, part) 0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
@@ -393,9 +388,6 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
                                void *receive, size_t m);
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge);
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
 GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left);
 GCKPTI_FN void gckpti_look_after(void *crew);
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next);

@@ -194,13 +194,6 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_drain(e, GCKPT_OK);
 }
 
-/* Whether nobody needs the losses before the step's end: others would wait for it, and that is all. */
-static int gckpti_reads_late(const gckpt_exec *e)
-{
-    return gckpti_are_promised(e) && e->losses.terms[0].expected >= 0 &&
-           (e->plan->ranks == 1 || e->crew->peers.queues);
-}
-
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     if (!e->crew)
@@ -222,7 +215,10 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_reads_late(e) ? gckpti_meet(e, GCKPT_OK) : gckpti_sum_losses(e);
+    const int late = e->plan->ranks == 1 || g->peers.queues; /* nobody needs them */
+    return late && gckpti_are_promised(e) && e->losses.terms[0].expected >= 0
+               ? gckpti_meet(e, GCKPT_OK)
+               : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -287,20 +283,16 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue;
-    *part = 0;
-    if (!g)
-        return pc == p->body ? end : pc;
+    int end = p->epilogue, x = pc;
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
         end = end < g->flight[i].due ? end : g->flight[i].due;
-    for (int x = pc; x < end; x++)
-        if (gckpti_gathers(e, &p->list[x]) ||
-            (p->list[x].kind == GCKPT_REDUCE && g->last && last))
-            end = x;
-    *part = (2 * e->step.leaf + g->last) * (int64_t)p->length + pc;
-    return end;
+    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
+           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
+        x++;
+    *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
+    return x;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */

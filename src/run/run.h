@@ -158,7 +158,7 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
-    struct {                      /* advance: (parts of) micro-batches that the backend repeats */
+    struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
         unsigned char asked;      /* and is asked to: this run is not in pieces; */
@@ -222,7 +222,7 @@ static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e); /* it may be held up by what came before */
+    gckpti_land(e);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 
@@ -275,7 +275,7 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* All losses have promised what they count of the feeds, and where they are they are not read early. */
+/* All losses have promised what they count of the feeds, and lie where the host does not see. */
 GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
 
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */

@@ -35,11 +35,11 @@ typedef struct {
     int blocking, threads, ahead;
     int steps;                     /* 0: STEPS */
     int laps;                      /* all of them so often; 0: once */
-    int unwatched;                 /* no debug: what can be recorded is */
+    int unwatched, unclipped;      /* no debug: what can be recorded is; no clipping */
     int batch; /* 0: BATCH */
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* by rank; NULL: the processor */
-    int on_backend;
+    int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
     gckpt_ranks *(*engine)(ranks_world *w, int rank); /* NULL: the threads' own */
     void (*stepping)(int rank, int begins);           /* around each step; may be NULL */
     size_t offload; /* bytes of slower memory */
@@ -250,7 +250,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
     const int differs = bad ? t->bad.differs : SAME;
     const gckpt_hyper hyper = { .lr = differs == RATE ? 0.021f : 0.02f,
                                 .weight_decay = 0.1f,
-                                .clip = 0.05f };
+                                .clip = t->s.unclipped ? 0 : 0.05f };
     gckpt_feed feeds[4];
     int64_t rows = step_rows[step], first, share = gckpt_plan_share(t->plan, rows, rank, &first);
     int32_t indices[BATCH * T];
@@ -406,6 +406,10 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     w->blocking = s->blocking;
     for (int i = 0; i < s->ranks; i++)
         w->rank[i].engine.on_backend = s->on_backend;
+    for (int i = 0; i < s->ranks && s->queued; i++) {
+        w->rank[i].engine.enqueue = ranks_enqueue;
+        w->rank[i].engine.landed = ranks_landed;
+    }
     if (bad) {
         t->bad = *bad;
         w->fault = bad->fault;
@@ -480,7 +484,7 @@ static inline void one_process(const setting *s, outcome *o)
     one.backends = NULL;
     one.engine = NULL;
     one.stepping = NULL;
-    one.unwatched = 0;
+    one.unwatched = one.queued = 0;
     name_of(&one, name, sizeof name);
     run(&t, &one, NULL, &w);
     *o = t.out[0];
