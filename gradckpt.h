@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5212
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5197
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -25080,9 +25080,6 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* All losses have promised what they count of the feeds, and lie where the host does not see. */
-GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
-
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -25217,6 +25214,7 @@ typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gc
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
     /* count of them, from first on, are this rank's after this level; of GATHER before it */
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
@@ -25328,6 +25326,9 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* run/feeds.c: all losses have promised what they count, and lie where the host does not see. */
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
+
 /* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
  * them before, at the step's end; the backend is waited for. Meets. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
@@ -25396,7 +25397,7 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
  * rank in the step up to then? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+/* Behind the body's last instruction (else nothing), step.row at the micro-batch: copies its rows. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
@@ -26238,7 +26239,7 @@ static void gckpti_tree_level(gckpti_peers *s)
 static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
     const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { f->kind, f->x, f->work, f->n, 0, f->n, bit };
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->shard, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -26265,34 +26266,17 @@ static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
                 t->bit = shares ? s->ranks / 2 : 0;
             }
         }
+        const gckpti_share share = gckpti_share_of(t->n, s->rank, s->ranks);
         if (t->bit)
             gckpti_tree_level(s);
+        else if (t->shard)
+            s->on->copy(s->on->context, t->shard, t->x + share.first,
+                        (size_t)share.count * sizeof(float));
     }
     return !t->bit;
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-/* It is over: the share of a sum goes where it is to lie. */
-static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
-{
-    const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-    if (f->shard && !s->broken)
-        s->on->copy(s->on->context, f->shard, f->x + share.first,
-                    (size_t)share.count * sizeof(float));
-}
-
-/* All of it, into a queue of the backend's that goes on by itself. */
-static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gckpt_call *c)
-{
-    s->queue = s->on->beside(s->on->context, 1);
-    s->aloft = 1;
-    gckpti_tree_begin(s, f);
-    (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
-    gckpti_touch_down(s, f);
-    s->on->beside(s->on->context, 0);
-    s->queue = NULL;
-}
-
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
  * not over. c: as gckpti_tree_poll has it. */
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
@@ -26304,7 +26288,6 @@ static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
         g->flights = left;
     }
     while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        gckpti_touch_down(s, g->flight);
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
             gckpti_tree_begin(s, g->flight);
@@ -26328,19 +26311,24 @@ GCKPTI_FN void gckpti_look_after(void *crew)
         gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
-/* Begins it, or lets it follow what is under way. */
+/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
     gckpt_call c;
-    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
-    g->flight[g->flights++] = *next;
     gckpti_bare_call(e, &c);
-    if (g->peers.queues)
-        gckpti_fly_beside(&g->peers, next, &c);
-    else if (g->flights == 1)
-        gckpti_tree_begin(&g->peers, next);
-    gckpti_go_on(e, GCKPTI_FLIGHTS);
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    if (g->flights == 1 || s->queue)
+        gckpti_tree_begin(s, next);
+    if (s->queue) {
+        s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
+        s->on->beside(s->on->context, 0);
+        s->queue = NULL;
+    }
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
 }
 #endif
 
@@ -29082,7 +29070,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
+    for (size_t k = 0; k < p->pick_count && e->step.pc == p->epilogue; k++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
@@ -29483,10 +29471,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_STOPS:
         e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
         return result;
-    case GCKPTI_THEN_REPEATED:
-        if (e->step.pc == p->epilogue)
-            gckpti_collect_rows(e);
-        return GCKPT_MORE;
+    case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
@@ -29499,7 +29484,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
         gckpti_recorded(e);
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+    if (result == GCKPT_OK)
         gckpti_collect_rows(e);
     result = gckpti_drain(e, result);
     if (result != GCKPT_OK)

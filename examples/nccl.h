@@ -1,7 +1,9 @@
 /* nccl.h - ranks of a training, a CUDA device each, reach each other by NCCL 2.7 or newer. To copy;
  * include gradckpt.h first; C99 or C++11, POSIX; links with -lnccl -lcudart. Not confirmed until it
- * has run on two GPUs: so far it compiles and links. The id is rank 0's, of ncclGetUniqueId; the
- * program brings it to the others (MPI_Bcast, a file) and calls cudaSetDevice before:
+ * has run on two GPUs: so far it compiles and links, and runs on a stand-in for NCCL. Gradients and
+ * values go from device to device, in the backend's own order; no host waits for them. The id is
+ * rank 0's, of ncclGetUniqueId; the program brings it to the others (MPI_Bcast, a file) and calls
+ * cudaSetDevice before:
  *
  *     nccl_ranks_open(&m, rank, size, id, 60); // 60 seconds without an answer are too many
  *     ...                                      // gckpt_exec_desc.ranks = &m.ranks
@@ -124,9 +126,10 @@ static inline double nccl_ranks_clock(void *user) { return (void)user, (double)t
 static inline int nccl_ranks_join(nccl_ranks *m, int rank, int size, ncclUniqueId id)
 {
     ncclUniqueId other;
+    memset(&other, 0, sizeof other);
     if (ncclCommInitRank(&m->comm, size, id, rank) || (rank == 0 && ncclGetUniqueId(&other)))
         return 0;
-    m->capacity = sizeof other;
+    m->capacity = 1 << 20; /* to grow waits for the device */
     return !cudaMalloc((void **)&m->room, m->capacity) &&
            !cudaMemcpy(m->room, &other, sizeof other, cudaMemcpyHostToDevice) &&
            !ncclBroadcast(m->room, m->room, sizeof other, ncclChar, 0, m->comm, m->stream) &&

@@ -349,10 +349,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_STOPS:
         e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
         return result;
-    case GCKPTI_THEN_REPEATED:
-        if (e->step.pc == p->epilogue)
-            gckpti_collect_rows(e);
-        return GCKPT_MORE;
+    case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
@@ -365,7 +362,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, INT32_MAX, result);
     if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
         gckpti_recorded(e);
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+    if (result == GCKPT_OK)
         gckpti_collect_rows(e);
     result = gckpti_drain(e, result);
     if (result != GCKPT_OK)

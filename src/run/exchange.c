@@ -147,7 +147,7 @@ static void gckpti_tree_level(gckpti_peers *s)
 static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
     const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { f->kind, f->x, f->work, f->n, 0, f->n, bit };
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->shard, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -174,34 +174,17 @@ static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
                 t->bit = shares ? s->ranks / 2 : 0;
             }
         }
+        const gckpti_share share = gckpti_share_of(t->n, s->rank, s->ranks);
         if (t->bit)
             gckpti_tree_level(s);
+        else if (t->shard)
+            s->on->copy(s->on->context, t->shard, t->x + share.first,
+                        (size_t)share.count * sizeof(float));
     }
     return !t->bit;
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-/* It is over: the share of a sum goes where it is to lie. */
-static void gckpti_touch_down(const gckpti_peers *s, const gckpti_flight *f)
-{
-    const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-    if (f->shard && !s->broken)
-        s->on->copy(s->on->context, f->shard, f->x + share.first,
-                    (size_t)share.count * sizeof(float));
-}
-
-/* All of it, into a queue of the backend's that goes on by itself. */
-static void gckpti_fly_beside(gckpti_peers *s, const gckpti_flight *f, const gckpt_call *c)
-{
-    s->queue = s->on->beside(s->on->context, 1);
-    s->aloft = 1;
-    gckpti_tree_begin(s, f);
-    (void)gckpti_tree_poll(s, c, 0); /* nothing is under way for the host */
-    gckpti_touch_down(s, f);
-    s->on->beside(s->on->context, 0);
-    s->queue = NULL;
-}
-
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
  * not over. c: as gckpti_tree_poll has it. */
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
@@ -213,7 +196,6 @@ static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
         g->flights = left;
     }
     while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        gckpti_touch_down(s, g->flight);
         memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
             gckpti_tree_begin(s, g->flight);
@@ -237,18 +219,23 @@ GCKPTI_FN void gckpti_look_after(void *crew)
         gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
-/* Begins it, or lets it follow what is under way. */
+/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
     gckpt_call c;
-    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
-    g->flight[g->flights++] = *next;
     gckpti_bare_call(e, &c);
-    if (g->peers.queues)
-        gckpti_fly_beside(&g->peers, next, &c);
-    else if (g->flights == 1)
-        gckpti_tree_begin(&g->peers, next);
-    gckpti_go_on(e, GCKPTI_FLIGHTS);
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
+    g->flight[g->flights++] = *next;
+    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    if (g->flights == 1 || s->queue)
+        gckpti_tree_begin(s, next);
+    if (s->queue) {
+        s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
+        s->on->beside(s->on->context, 0);
+        s->queue = NULL;
+    }
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
 }
 #endif

@@ -64,6 +64,7 @@ typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gc
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
     /* count of them, from first on, are this rank's after this level; of GATHER before it */
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
@@ -175,6 +176,9 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* run/feeds.c: all losses have promised what they count, and lie where the host does not see. */
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
+
 /* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
  * them before, at the step's end; the backend is waited for. Meets. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
@@ -243,7 +247,7 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
  * rank in the step up to then? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+/* Behind the body's last instruction, step.row at the micro-batch: copies these, else nothing. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */

@@ -275,9 +275,6 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* All losses have promised what they count of the feeds, and lie where the host does not see. */
-GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
-
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 

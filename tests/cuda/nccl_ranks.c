@@ -1,5 +1,7 @@
 /* nccl_ranks.c - threads as ranks, a device of the shim each, examples/nccl.h between them: the bits of one process
- * whatever is cut, planned, recorded; how often a host waits in a step, and what is copied to it; ranks that end. */
+ * whatever is cut, planned, recorded; how often a host waits in a step, and what is copied to it; ranks that end.
+ *
+ *     build/shim/nccl_ranks [table]    the counts of docs/gpu.md */
 #include "gradckpt.h"
 #include "ranks/ranked.h"
 #include "cuda_shim.h"
@@ -11,6 +13,7 @@ extern void nccl_engine_close(gckpt_ranks *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
 static gckpt_backend backends[DEVICES]; /* the same, counted */
+static int says;   /* 1: prints a line for each run */
 static int polled; /* 1: without enqueue, as it was */
 static char id[ID];
 static gckpt_ranks *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
@@ -115,12 +118,12 @@ static counts like(const setting *s, const outcome *want)
         if (s->ranks > 1)
             nccl_engine_close(engines[i]);
     }
-    if (getenv("RANKS_SAY"))
-        printf("%d ranks, shard %d, %s%s%s: of %ld steps a rank waits %.1f times, at most %ld before its last update; %.0f "
-               "bytes come to the host; %ld of %ld repeated\n",
-               s->ranks, (int)s->shard, gckpt_mode_name(s->mode), s->ahead ? ", ahead" : "", polled ? ", polled" : "",
-               most.steps - 1, (double)most.waits / (double)(most.steps - 1), most.early,
-               (double)most.bytes / (double)(most.steps - 1), most.repeated, most.asked);
+    if (says)
+        printf("%d ranks, shard %d, %s: %ld waits before the last update, %.1f a step; %.0f bytes to the host; %ld of "
+               "%ld parts\n",
+               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", most.early,
+               (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
+               most.repeated, most.asked);
     return most;
 }
 
@@ -144,7 +147,7 @@ static void dies(setting s, int rank, long at)
 }
 
 /* A rank's callback cancels: so do all, and take the step again, to the same bits. */
-static void cancels(setting s, int rank, long at)
+static void cancels(setting s, int rank, long at, const outcome *want)
 {
     static trial t;
     ranks_world w;
@@ -152,7 +155,7 @@ static void cancels(setting s, int rank, long at)
     nccl_engine_id(id);
     run(&t, &s, &bad, &w);
     for (int i = 0; i < s.ranks; i++)
-        CHECK_MSG(t.out[i].first == GCKPT_CANCELLED && t.out[i].failed == 1 && t.out[i].hash == t.out[0].hash &&
+        CHECK_MSG(t.out[i].first == GCKPT_CANCELLED && t.out[i].failed == 1 && t.out[i].hash == want->hash &&
                       !t.out[i].changed,
                   "cancelled before instruction %ld: rank %d: %d, %s %s", at, i, (int)t.out[i].first,
                   t.out[i].first_text, t.out[i].text);
@@ -168,22 +171,37 @@ static void test_faults(void)
         s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
         dies(s, i % 2, at[i]);
     }
+    outcome want;
+    one_process(&s, &want);
     for (long n = 1; n < 200; n += 66)
-        cancels(s, 1, n);
+        cancels(s, 1, n, &want);
 }
 
-/* Leaves on one device, and ranks; 2: as it was. Steps that do not clip wait for nothing before their last update. */
-static const struct {
+/* Leaves on one device, and ranks. Steps that do not clip wait for nothing before their last update. */
+typedef struct {
     int ranks, shard, rows, mode, ahead, polled;
-} runs[] = {
-    { 1, 0, 1, GCKPT_STORE_ALL, 0, 0 },   { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0 },
-    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0 }, { 2, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0 },
-    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0 }, { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1 },
-    { 4, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0 }, { 4, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 1 },
-    { 4, GCKPT_SHARD_VALUES, 1, GCKPT_STORE_ALL, 0, 0 },
+} a_run;
+static const a_run runs[] = {
+    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0 },  { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0 },
+    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0 },   { 2, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0 },
+    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0 },  { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1 },
+    { 4, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0 }, { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0 },
 };
 
-int main(void)
+static void go(const a_run *r, int unclipped, const outcome *want)
+{
+    setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .laps = 3, .unclipped = unclipped,
+                  .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
+                  .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
+                  .stepping = stepping };
+    polled = r->polled;
+    const counts n = like(&s, want);
+    CHECK_MSG(polled || !unclipped || n.early == 0, "%d ranks: %ld waits before the last update", r->ranks, n.early);
+    CHECK_MSG(n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked, n.repeated);
+    polled = 0;
+}
+
+int main(int argc, char **argv)
 {
     const char *why;
     outcome want[2];
@@ -199,20 +217,20 @@ int main(void)
         backends[i].recorded = counted_recorded;
     }
     fill();
-    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
-        setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .rows = 1, .laps = 3, .unclipped = k % 3 != 2 };
-        if (k == 0 || k == 2)
-            one_process(&s, &want[!s.unclipped]);
-        s.ranks = runs[k].ranks, s.shard = (gckpt_shard)runs[k].shard, s.rows = runs[k].rows;
-        s.mode = (gckpt_mode)runs[k].mode, s.ahead = runs[k].ahead;
-        s.on_backend = s.unwatched = 1;
-        s.backends = backends, s.engine = engine, s.stepping = stepping;
-        polled = runs[k].polled;
-        const counts n = like(&s, &want[!s.unclipped]);
-        CHECK_MSG(polled || !s.unclipped || n.early == 0, "run %d: %ld waits before the last update", (int)k, n.early);
-        CHECK_MSG(n.repeated > n.asked / 4, "run %d: of %ld parts %ld repeated", (int)k, n.asked, n.repeated);
-        polled = 0;
+    for (int i = 0; i < 2; i++) {
+        setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .rows = 1, .laps = 3, .unclipped = i };
+        one_process(&s, &want[i]);
     }
+    if (argc > 1 && strcmp(argv[1], "table") == 0) {
+        says = 1;
+        for (int i = 0; i < 16; i++) {
+            const a_run r = { i < 8 ? 2 : 4, i / 2 % 4, 1, GCKPT_STORE_ALL, 0, i % 2 == 0 };
+            go(&r, 1, &want[1]);
+        }
+        return check_report("nccl ranks");
+    }
+    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++)
+        go(&runs[k], k % 3 != 2, &want[k % 3 != 2]);
     test_faults();
     return check_report("nccl ranks");
 }
