@@ -180,24 +180,44 @@ static void test_faults(void)
 /* Leaves on one device, and ranks. Steps that do not clip wait for nothing before their last update. */
 typedef struct {
     int ranks, shard, rows, mode, ahead, polled;
+    unsigned with; /* and this; then once only */
+    feeding feed;
 } a_run;
 static const a_run runs[] = {
-    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0 },  { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0 },
-    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0 },   { 2, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0 },
-    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0 },  { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1 },
-    { 4, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0 }, { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0 },
+    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE },
+    { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0, COPIED, STREAM },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES },
+    { 2, GCKPT_SHARD_NONE, 2, GCKPT_STORE_ALL, 0, 0, FAST, WHOLE },
 };
 
-static void go(const a_run *r, int unclipped, const outcome *want)
+static void go(const a_run *r, int unclipped, const outcome *wanted)
 {
-    setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .laps = 3, .unclipped = unclipped,
+    static trial t;
+    ranks_world w;
+    outcome own_want;
+    setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL | r->with, .unclipped = unclipped,
+                  .laps = r->with ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
                   .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
                   .stepping = stepping };
     polled = r->polled;
-    const counts n = like(&s, want);
+    if (r->with & FAST) { /* the same on the processor */
+        setting plain = s;
+        plain.backends = NULL, plain.engine = NULL, plain.stepping = NULL;
+        run(&t, &plain, NULL, &w);
+        own_want = t.out[0];
+    } else if (r->with) {
+        one_process(&s, &own_want);
+    }
+    const counts n = like(&s, r->with ? &own_want : wanted);
     CHECK_MSG(polled || !unclipped || n.early == 0, "%d ranks: %ld waits before the last update", r->ranks, n.early);
-    CHECK_MSG(n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked, n.repeated);
+    CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked, n.repeated);
     polled = 0;
 }
 
@@ -224,13 +244,15 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
         says = 1;
         for (int i = 0; i < 16; i++) {
-            const a_run r = { i < 8 ? 2 : 4, i / 2 % 4, 1, GCKPT_STORE_ALL, 0, i % 2 == 0 };
+            const a_run r = { i < 8 ? 2 : 4, i / 2 % 4, 1, GCKPT_STORE_ALL, 0, i % 2 == 0, 0, WHOLE };
             go(&r, 1, &want[1]);
         }
         return check_report("nccl ranks");
     }
-    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++)
-        go(&runs[k], k % 3 != 2, &want[k % 3 != 2]);
+    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+        const int unclipped = k % 3 != 2 && !(runs[k].with & INFINITE);
+        go(&runs[k], unclipped, &want[unclipped]);
+    }
     test_faults();
     return check_report("nccl ranks");
 }
