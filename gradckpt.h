@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5197
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5203
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -1861,7 +1861,8 @@ struct gckpt_backend {
     /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what is
      * asked for from here on (add, copy) goes into a second queue, behind all asked for before; it
      * returns that (a cudaStream_t). beside(0): into the first one again, which goes on beside it.
-     * rejoin: what is asked for later waits for all such pieces but the last `later`. */
+     * rejoin: what is asked for later waits for all such pieces but the last `later`. copy_in takes
+     * 16 MiB (each one at least half a MiB of it) before it waits for what was asked for before. */
     void *(*beside)(void *context, int on);
     void (*rejoin)(void *context, int later);
 };
@@ -25012,22 +25013,22 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: before the host waits for the backend: until what other ranks have a part in is
- * over, or given up after the engine's timeout. */
-GCKPTI_FN void gckpti_land(const gckpt_exec *e);
+/* run/exchange.c: before the host waits for the backend, or (brought) has copied in so much that it
+ * might: until what other ranks have a part in is over, or given up after the engine's timeout. */
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought);
 #else
-static inline void gckpti_land(const gckpt_exec *e) { (void)e; }
+#define gckpti_land(e, brought) ((void)(e), (void)(brought))
 #endif
 
 /* Bytes between the host and where the backend has them. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e);
+    gckpti_land(e, 0);
     gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e);
+    gckpti_land(e, n);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 
@@ -25240,6 +25241,7 @@ typedef struct {
     int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
     int aloft, lands; /* something was since all was known to be over; that is waited for */
     void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -25397,7 +25399,7 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
  * rank in the step up to then? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction (else nothing), step.row at the micro-batch: copies its rows. */
+/* Behind the body's last instruction, step.row at the micro-batch: copies these, else nothing. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
@@ -25774,7 +25776,7 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
-    gckpti_land(e);
+    gckpti_land(e, 0);
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
@@ -26154,12 +26156,17 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
-GCKPTI_FN void gckpti_land(const gckpt_exec *e)
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
 {
     gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
     if (!s || !s->aloft)
         return;
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    s->brought += brought < least ? least : brought;
+    if (brought && s->brought < most)
+        return;
     s->aloft = 0;
+    s->brought = 0;
     s->to = NULL;
     s->lands = s->busy = !s->broken;
     gckpti_wait_for(s);
@@ -28807,7 +28814,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    gckpti_land(e);
+    gckpti_land(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -34391,6 +34398,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
 #undef GCKPTI_WORK_LIMIT
+#undef gckpti_land
 #undef gckpti_pass_start
 #undef gckpti_run_one_update
 #undef gckpti_count_step

@@ -129,7 +129,7 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
-    gckpti_land(e);
+    gckpti_land(e, 0);
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);

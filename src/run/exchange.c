@@ -62,12 +62,17 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
-GCKPTI_FN void gckpti_land(const gckpt_exec *e)
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
 {
     gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
     if (!s || !s->aloft)
         return;
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    s->brought += brought < least ? least : brought;
+    if (brought && s->brought < most)
+        return;
     s->aloft = 0;
+    s->brought = 0;
     s->to = NULL;
     s->lands = s->busy = !s->broken;
     gckpti_wait_for(s);

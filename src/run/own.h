@@ -90,6 +90,7 @@ typedef struct {
     int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
     int aloft, lands; /* something was since all was known to be over; that is waited for */
     void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;

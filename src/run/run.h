@@ -207,22 +207,22 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
 }
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c: before the host waits for the backend: until what other ranks have a part in is
- * over, or given up after the engine's timeout. */
-GCKPTI_FN void gckpti_land(const gckpt_exec *e);
+/* run/exchange.c: before the host waits for the backend, or (brought) has copied in so much that it
+ * might: until what other ranks have a part in is over, or given up after the engine's timeout. */
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought);
 #else
-static inline void gckpti_land(const gckpt_exec *e) { (void)e; }
+#define gckpti_land(e, brought) ((void)(e), (void)(brought))
 #endif
 
 /* Bytes between the host and where the backend has them. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e);
+    gckpti_land(e, 0);
     gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_land(e);
+    gckpti_land(e, n);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 

@@ -24,11 +24,12 @@ static struct {
 } death;
 
 /* Per device, of a rank's steps but the first: how often the host waits for the device, for whatever reason, up to
- * the last update and in all; how many bytes come to it; how much was repeated, of what it was asked for. */
+ * the last update and in all, and for others' part in what is enqueued up to there; how many bytes come to it; how
+ * much was repeated, of what it was asked for. */
 typedef struct {
-    long waits, early, bytes, steps, repeated, asked, refused;
+    long waits, early, landings, early_landings, bytes, steps, repeated, asked, refused;
     int stepping;
-    long before; /* waits, up to this step */
+    long before, before_landings; /* up to this step */
 } counts;
 static counts n_of[DEVICES];
 static counts *counted(const void *context)
@@ -44,6 +45,7 @@ static void stepping(int rank, int begins)
     n->steps += begins;
     n->stepping = begins && n->steps > 1;
     n->before = n->waits;
+    n->before_landings = n->landings;
 }
 static const char *counted_finish(void *context)
 {
@@ -61,7 +63,9 @@ static void counted_copy_out(void *context, void *host, const void *from, size_t
 static void counted_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     counts *n = counted(call->backend);
-    n->early = n->stepping && n->waits - n->before > n->early ? n->waits - n->before : n->early;
+    const long waits = n->waits - n->before, landings = n->landings - n->before_landings;
+    n->early = n->stepping && waits > n->early ? waits : n->early;
+    n->early_landings = n->stepping && landings > n->early_landings ? landings : n->early_landings;
     gpu[0]->update(call, pass);
 }
 static int counted_repeat(void *context, const gckpt_moment *m)
@@ -74,6 +78,15 @@ static int counted_recorded(void *context)
 {
     int done = gpu[0]->recorded(context);
     return counted(context)->refused += !done, done;
+}
+static int counted_landed(void *user)
+{
+    int rank = 0;
+    while (own[rank].user != user)
+        rank++;
+    const int over = engines[rank]->landed(user);
+    n_of[rank].landings += over != 0;
+    return over;
 }
 static int dying_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes, void *receive,
                          size_t receive_bytes)
@@ -89,6 +102,7 @@ static gckpt_ranks *engine(ranks_world *w, int rank)
     if (!CHECK(engines[rank] != NULL))
         exit(1);
     own[rank] = *engines[rank];
+    own[rank].landed = counted_landed;
     if (polled)
         own[rank].enqueue = NULL;
     if (death.at) {
@@ -119,9 +133,9 @@ static counts like(const setting *s, const outcome *want)
             nccl_engine_close(engines[i]);
     }
     if (says)
-        printf("%d ranks, shard %d, %s: %ld waits before the last update, %.1f a step; %.0f bytes to the host; %ld of "
-               "%ld parts\n",
-               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", most.early,
+        printf("%d ranks, shard %d, %s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to the "
+               "host; %ld of %ld parts\n",
+               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", most.early, most.early_landings,
                (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
                most.repeated, most.asked);
     return most;
@@ -216,7 +230,8 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
         one_process(&s, &own_want);
     }
     const counts n = like(&s, r->with ? &own_want : wanted);
-    CHECK_MSG(polled || !unclipped || n.early == 0, "%d ranks: %ld waits before the last update", r->ranks, n.early);
+    CHECK_MSG(polled || !unclipped || n.early + n.early_landings == 0,
+              "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_landings);
     CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked, n.repeated);
     polled = 0;
 }
