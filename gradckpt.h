@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5203
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5202
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -26165,8 +26165,7 @@ GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
     s->brought += brought < least ? least : brought;
     if (brought && s->brought < most)
         return;
-    s->aloft = 0;
-    s->brought = 0;
+    s->brought = s->aloft = 0;
     s->to = NULL;
     s->lands = s->busy = !s->broken;
     gckpti_wait_for(s);

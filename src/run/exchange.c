@@ -71,8 +71,7 @@ GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
     s->brought += brought < least ? least : brought;
     if (brought && s->brought < most)
         return;
-    s->aloft = 0;
-    s->brought = 0;
+    s->brought = s->aloft = 0;
     s->to = NULL;
     s->lands = s->busy = !s->broken;
     gckpti_wait_for(s);
