@@ -71,11 +71,11 @@ GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
     s->brought += brought < least ? least : brought;
     if (brought && s->brought < most)
         return;
-    s->brought = s->aloft = 0;
+    s->brought = 0;
     s->to = NULL;
     s->lands = s->busy = !s->broken;
     gckpti_wait_for(s);
-    s->lands = 0;
+    s->lands = s->aloft = 0;
 }
 
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
