@@ -215,7 +215,7 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
     static trial t;
     ranks_world w;
     outcome own_want;
-    setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL | r->with, .unclipped = unclipped,
+    setting s = { .leaves = LEAVES, .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with, .unclipped = unclipped,
                   .laps = r->with ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
                   .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
