@@ -293,7 +293,7 @@ static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
     const int steps = t->s.steps ? t->s.steps : STEPS;
     for (int at = 0; at < steps * (t->s.laps ? t->s.laps : 1); at++) {
         const int step = at % steps;
-        uint64_t before = t->bad.rank < 0 ? 0 : gckpt_store_hash(m->s);
+        uint64_t before = gckpt_store_hash(m->s);
         int bad = o->failed == 0 && step >= t->bad.step && rank == t->bad.rank;
         o->updating = 0;
         if (t->s.stepping)
