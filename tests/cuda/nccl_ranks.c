@@ -180,7 +180,7 @@ static void test_faults(void)
 {
     setting s = { .mode = GCKPT_STORE_ALL, .leaves = 4, .with = SMALL, .rows = 2, .ranks = 2, .backends = backends,
                   .engine = engine, .on_backend = 1 };
-    static const long at[] = { 1, 9, 22 };
+    static const long at[] = { 1, 15, 22 }; /* a sum, a gather after updates, one within a step */
     for (int i = 0; i < 3; i++) {
         s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
         dies(s, i % 2, at[i]);
@@ -215,7 +215,8 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
     static trial t;
     ranks_world w;
     outcome own_want;
-    setting s = { .leaves = LEAVES, .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with, .unclipped = unclipped,
+    setting s = { .leaves = LEAVES, .unclipped = unclipped,
+                  .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with,
                   .laps = r->with ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
                   .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
@@ -232,7 +233,8 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
     const counts n = like(&s, r->with ? &own_want : wanted);
     CHECK_MSG(polled || !unclipped || n.early + n.early_landings == 0,
               "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_landings);
-    CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked, n.repeated);
+    CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked,
+              n.repeated);
     polled = 0;
 }
 
