@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               619
+ *     >>device    streams, memory, errors, launching, recordings                               620
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           607
  *                 map, tiles, convert, update, unpack
@@ -639,6 +639,7 @@ int repeat(void *context, const gckpt_moment *m)
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        d->busy = 1;
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)

@@ -74,6 +74,7 @@ int repeat(void *context, const gckpt_moment *m)
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        d->busy = 1;
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
