@@ -157,7 +157,7 @@ check-all:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh all
 
 # Every program under the shim's four schedules, streams eager in two of them and lazy in the others.
-CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS))) build/shim/test_cuda_shim.0.log
+CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS) nccl_ranks)) build/shim/test_cuda_shim.0.log
 test-cuda:
 	@rm -f $(CUDA_RUNS)
 	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
@@ -457,11 +457,16 @@ build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options |
 INSIDE_CUDA = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(FLOORS)))/|run/test_backend.c' $<)
 OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
     $(if $(INSIDE_CUDA),-Isrc,-DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a
+$(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a
 	$(OF_CUDA) $(DEPENDS) -DGCKPT_CUDA_SHIM -c -o $@.o $<
-	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
+	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o $(filter %_engine.o,$^) \
 	    $(if $(INSIDE_CUDA),build/rooms.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
 -include $(wildcard build/shim/*.d)
+
+# examples/nccl.h on the shim's NCCL.
+build/shim/nccl_ranks: build/shim/nccl_engine.o
+build/shim/nccl_engine.o: tests/cuda/nccl_engine.cpp tests/cuda/nccl.h tests/cuda/cuda_shim.h examples/nccl.h gradckpt.h $(AT)/options | build/shim
+	$(SHIMMED) -Itests/cuda -include tests/cuda/cuda_shim.h -c -o $@ $<
 
 build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(AT)/options | build/shim
 	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<

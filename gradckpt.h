@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5088
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5202
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -1775,14 +1775,15 @@ typedef struct {
 } gckpt_unpacking;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
- * calls, and loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
+ * its calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
+    int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
     int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
@@ -1857,6 +1858,13 @@ struct gckpt_backend {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*join_but)(void *context, int later);
+    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what is
+     * asked for from here on (add, copy) goes into a second queue, behind all asked for before; it
+     * returns that (a cudaStream_t). beside(0): into the first one again, which goes on beside it.
+     * rejoin: what is asked for later waits for all such pieces but the last `later`. copy_in takes
+     * 16 MiB (each one at least half a MiB of it) before it waits for what was asked for before. */
+    void *(*beside)(void *context, int on);
+    void (*rejoin)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1941,6 +1949,13 @@ typedef struct {
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
+    /* On a backend that has `beside`, for its own memory, both or none (and then there is give_up,
+     * too): exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the
+     * backend, after what is there before; 0: it failed. landed: as done, of all that was enqueued;
+     * asked where the host must wait, so the timeout counts what is computed before, too. */
+    int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
+                   void *receive, size_t receive_bytes);
+    int (*landed)(void *user);
 } gckpt_ranks;
 typedef struct {
     gckpt_memory memory; /* for tables, and the arena when not given */
@@ -13663,8 +13678,8 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
         GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
-        NULL }
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
+        NULL, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -24949,11 +24964,12 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
-    struct {                      /* advance: micro-batches that the backend repeats */
+    struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
         unsigned char asked;      /* and is asked to: this run is not in pieces; */
         unsigned char now;        /* it had none, and is told at this one's end */
+        int from, end;            /* instructions of the part that was asked for last */
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
@@ -24996,13 +25012,23 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
 }
 
+#ifndef GCKPT_NO_RANKS
+/* run/exchange.c: before the host waits for the backend, or (brought) has copied in so much that it
+ * might: until what other ranks have a part in is over, or given up after the engine's timeout. */
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought);
+#else
+#define gckpti_land(e, brought) ((void)(e), (void)(brought))
+#endif
+
 /* Bytes between the host and where the backend has them. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e, 0);
     gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e, n);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 
@@ -25189,6 +25215,7 @@ typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gc
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
     /* count of them, from first on, are this rank's after this level; of GATHER before it */
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
@@ -25211,6 +25238,10 @@ typedef struct {
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -25231,6 +25262,7 @@ typedef struct gckpti_crew {
     int hollow;      /* it has no rows */
     int over;        /* a meeting has ended the call; until the next one begins */
     int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
     int flights; /* how many there are, in the order they were begun; the first is under way */
@@ -25296,12 +25328,23 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* run/feeds.c: all losses have promised what they count, and lie where the host does not see. */
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
+
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
+ * them before, at the step's end; the backend is waited for. Meets. */
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
+
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Where the part of a round that begins at step.pc and needs nobody but the backend ends: where an
+ * exchange begins or is due; and a number that tells it apart. step.pc: there is none. */
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
  * exchange in one order, that of the instructions which began it: what begins while something is
@@ -25333,8 +25376,10 @@ static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, G
 static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+#define gckpti_part_end(e, part) 0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
@@ -25354,7 +25399,7 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
  * rank in the step up to then? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+/* Behind the body's last instruction, step.row at the micro-batch: copies these, else nothing. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
@@ -25699,7 +25744,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     return n;
 }
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
+/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
+ * the next, as offloads do. */
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -25709,10 +25755,10 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_crew_of(e))
+        if (!n)
             can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->offload.moves;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = e->offload.moves && p->ranks < 2;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
@@ -25730,6 +25776,7 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
+    gckpti_land(e, 0);
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
@@ -26087,7 +26134,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
+    int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
     else if (done && s->busy && s->to)
@@ -26108,6 +26156,22 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
+{
+    gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
+    if (!s || !s->aloft)
+        return;
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    s->brought += brought < least ? least : brought;
+    if (brought && s->brought < most)
+        return;
+    s->brought = 0;
+    s->to = NULL;
+    s->lands = s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->lands = s->aloft = 0;
+}
+
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
  * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
@@ -26122,6 +26186,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
+    if (s->queue) {
+        s->peer = -1; /* any may be missing, later */
+        s->sent += peer < 0 ? 0 : size;
+        if (n + m > 0 &&
+            !s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+            gckpti_break(s);
+        return;
+    }
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -26170,11 +26242,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 /* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
  * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
  * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
+static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->shard, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -26182,7 +26253,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
 
 /* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
  * added. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
@@ -26201,33 +26272,31 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
                 t->bit = shares ? s->ranks / 2 : 0;
             }
         }
+        const gckpti_share share = gckpti_share_of(t->n, s->rank, s->ranks);
         if (t->bit)
             gckpti_tree_level(s);
+        else if (t->shard)
+            s->on->copy(s->on->context, t->shard, t->x + share.first,
+                        (size_t)share.count * sizeof(float));
     }
     return !t->bit;
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_crew *g)
-{
-    const gckpti_flight *f = &g->flight[0];
-    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
-}
-
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
  * not over. c: as gckpti_tree_poll has it. */
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        const gckpti_flight *f = &g->flight[0];
-        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-        if (f->shard && !s->broken)
-            s->on->copy(c->backend, f->shard, f->x + share.first,
-                        (size_t)share.count * sizeof(float));
-        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+    if (s->queues && g->flights > left) {
+        s->on->rejoin(s->on->context, left);
+        memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
+        g->flights = left;
+    }
+    while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(g);
+            gckpti_tree_begin(s, g->flight);
     }
 }
 
@@ -26248,15 +26317,24 @@ GCKPTI_FN void gckpti_look_after(void *crew)
         gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
-/* Begins it, or lets it follow what is under way. */
+/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->flights == 1)
-        gckpti_take_off(g);
-    gckpti_go_on(e, GCKPTI_FLIGHTS);
+    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    if (g->flights == 1 || s->queue)
+        gckpti_tree_begin(s, next);
+    if (s->queue) {
+        s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
+        s->on->beside(s->on->context, 0);
+        s->queue = NULL;
+    }
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
 }
 #endif
 
@@ -26320,6 +26398,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
+    s->queues = by && s->on->beside && s->on->rejoin && by->enqueue && by->landed && by->give_up;
     return GCKPT_OK;
 }
 
@@ -26568,7 +26647,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
                               (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                              (uint64_t)e->crew->peers.queues };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         hash = gckpti_fnv_number(hash, some[i]);
@@ -26613,7 +26693,7 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
-    g->round = g->squared = 0;
+    g->round = g->squared = g->summed = 0;
     g->in_body = 1;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
@@ -26688,11 +26768,13 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     return 1;
 }
 
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
+    if (!g || g->summed || !e->step.rows)
+        return GCKPT_OK;
+    g->summed = 1;
     gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
@@ -26736,7 +26818,10 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_sum_losses(e);
+    const int late = e->plan->ranks == 1 || g->peers.queues; /* nobody needs them */
+    return late && gckpti_are_promised(e) && e->losses.terms[0].expected >= 0
+               ? gckpti_meet(e, GCKPT_OK)
+               : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -26764,30 +26849,53 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
+/* Whether it brings a parameter's shares together. */
+static int gckpti_gathers(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &e->plan->nodes[gckpti_ins_tensor(e->plan, ins)];
+    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(
+               gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+}
+
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
         return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    gckpti_go_on(e, left);
+    if (!e->recording.now) /* nothing is due within a part */
+        gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =
         g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
     e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_sharded(
-             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
+    if (ins->kind == GCKPT_UPDATE || gckpti_gathers(e, ins))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
+    int end = p->epilogue, x = pc;
+    if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
+        return pc;
+    for (int i = 0; i < g->flights; i++)
+        end = end < g->flight[i].due ? end : g->flight[i].due;
+    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
+           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
+        x++;
+    *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
+    return x;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */
@@ -27868,17 +27976,22 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        promised = promised && (p->terms[i].regulariser ||
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+    return promised;
+}
+
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
-    for (size_t i = 0; i < p->term_count; i++)
-        promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->losses.settled && !promised)
+    if (!e->losses.settled && !gckpti_are_promised(e))
         result = gckpti_check_counts(e);
     e->losses.settled = result == GCKPT_OK;
     return result;
@@ -28700,6 +28813,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
+    gckpti_land(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -28962,7 +29076,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
+    for (size_t k = 0; k < p->pick_count && e->step.pc == p->epilogue; k++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
@@ -29217,13 +29331,22 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
- * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
- * count: then it is not asked. */
+/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
+ * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
+ * then the backend is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    e->recording.from = pc;
+    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
+                       : pc == p->body   ? p->epilogue
+                                         : pc;
+    if (e->recording.end == pc)
+        return 0;
     gckpt_moment m = { e,
+                       part,
                        e->step.row,
                        gckpti_micro_rows(e),
                        gckpti_position(e),
@@ -29238,18 +29361,18 @@ static int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
 
-/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
- * was done yet: the micro-batch is run after all, and the backend is asked no more. */
+/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
+ * it is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
-        e->step.pc = e->plan->body;
+        e->step.pc = e->recording.from;
     }
 }
 
@@ -29319,12 +29442,14 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_THEN_STOPS;
     }
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
-        return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
+    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
+        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
+        return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
@@ -29359,12 +29484,13 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
-    const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
-    if (turns)
+    e->step.pc++;
+    const int ends = e->recording.now && e->step.pc == e->recording.end;
+    if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
         result = gckpti_join(e, INT32_MAX, result);
-    if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
         gckpti_recorded(e);
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+    if (result == GCKPT_OK)
         gckpti_collect_rows(e);
     result = gckpti_drain(e, result);
     if (result != GCKPT_OK)
@@ -29614,7 +29740,10 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     e->step.state = GCKPTI_IDLE;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_add_uses(e);
-    gckpt_result result = gckpti_check_counts(e);
+    gckpt_result result = gckpti_sum_losses(e);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
@@ -34267,10 +34396,12 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
 #undef GCKPTI_WORK_LIMIT
+#undef gckpti_land
 #undef gckpti_pass_start
 #undef gckpti_run_one_update
 #undef gckpti_count_step
 #undef gckpti_crew_begin
+#undef gckpti_part_end
 #undef gckpti_run_gather
 #undef gckpti_pass_share
 #undef gckpti_check_collected

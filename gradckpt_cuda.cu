@@ -14,9 +14,9 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               584
+ *     >>device    streams, memory, errors, launching, recordings                               620
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           605
+ *     >>between   fill, add, convert, update, unpack                                           607
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
@@ -24,7 +24,7 @@
  *                 head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            288
+ *     >>backend   which kernels there are, the self-test, the table                            290
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -77,10 +77,10 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    MOVES = 64,  /* whose ends are told apart */
+    PIECES = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
+    RECORDINGS = 512 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -89,10 +89,11 @@ struct Moments {
     Moment at[2 + LOSSES];
 };
 
-/* A micro-batch of `rows` rows as a CUDA graph; the first of a batch (row 0) has its own. */
+/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
+ * its own. */
 struct Recording {
     const void *owner; /* NULL: none */
-    int64_t rows;
+    int64_t part, rows;
     int first, seen;       /* seen: what loads at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
@@ -104,15 +105,22 @@ struct Slot {
     int used;                   /* since all was last waited for */
 };
 
+/* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
+struct Side {
+    cudaStream_t stream;
+    cudaEvent_t ends[PIECES]; /* of the latest, in turns */
+    int begun;                /* modulo PIECES */
+    int away;                 /* since all were last joined */
+};
+
 /* Calls of several threads, for several executors, come one by one, into one stream. */
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
-    cudaEvent_t before, moved;         /* a move; all of them */
-    cudaEvent_t each[MOVES];           /* the latest moves, in turns */
-    int begun;                         /* moves, modulo MOVES */
-    int moving;                        /* since they were last joined */
+    cudaStream_t main, feeds; /* what is computed; what comes in */
+    cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
+    Side moves, ranks;        /* what is offloaded; what goes from rank to rank */
+    cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
@@ -385,14 +393,28 @@ const char *shortage(void *context)
     return no_room;
 }
 
-/* What is asked for from now on waits for all moves. */
-void join_moves(Device *d)
+/* A piece begins behind what was asked for up to now; it ends. */
+void side_begin(Device *d, Side *s)
 {
-    if (!d->moving)
-        return;
-    check(d, cudaEventRecord(d->moved, d->moves), "join");
-    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
-    d->moving = 0;
+    check(d, cudaEventRecord(d->before, d->main), "a queue beside");
+    check(d, cudaStreamWaitEvent(s->stream, d->before, 0), "a queue beside");
+}
+
+void side_end(Device *d, Side *s)
+{
+    check(d, cudaEventRecord(s->ends[s->begun], s->stream), "a queue beside");
+    s->begun = (s->begun + 1) % PIECES;
+    s->away = d->busy = 1;
+}
+
+/* What is asked for from now on waits for all pieces but the last `later`. */
+void side_join(Device *d, Side *s, int later)
+{
+    int last = later < PIECES ? later : 0;
+    if (s->away)
+        check(d, cudaStreamWaitEvent(d->main, s->ends[(s->begun + PIECES - 1 - last) % PIECES], 0),
+              "join");
+    s->away = s->away && last > 0;
 }
 
 /* Until all that was asked for is done; then all slots are free. */
@@ -400,7 +422,8 @@ void settle(Device *d, const char *what)
 {
     if (!d->busy || unrecordable(d))
         return;
-    join_moves(d);
+    side_join(d, &d->moves, 0);
+    side_join(d, &d->ranks, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -502,33 +525,41 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    check(d, cudaEventRecord(d->before, d->stream), "move");
-    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
+    side_begin(d, &d->moves);
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                          d->moves),
+                          d->moves.stream),
           "move");
-    check(d, cudaEventRecord(d->each[d->begun], d->moves), "move");
-    d->begun = (d->begun + 1) % MOVES;
-    d->moving = d->busy = 1;
-}
-
-void join(void *context)
-{
-    Device *d = (Device *)context;
-    Hold hold(d);
-    join_moves(d);
+    side_end(d, &d->moves);
 }
 
 void join_but(void *context, int later)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    if (later < MOVES)
-        check(d, cudaStreamWaitEvent(d->stream, d->each[(d->begun + MOVES - 1 - later) % MOVES], 0),
-              "join");
+    side_join(d, &d->moves, later);
+}
+
+void join(void *context) { join_but(context, 0); }
+
+/* ---- what goes from rank to rank ---- */
+void *beside(void *context, int on)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (on)
+        side_begin(d, &d->ranks);
     else
-        join_moves(d);
+        side_end(d, &d->ranks);
+    d->stream = on ? d->ranks.stream : d->main;
+    return d->ranks.stream;
+}
+
+void rejoin(void *context, int later)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    side_join(d, &d->ranks, later);
 }
 
 /* >>device/repeat */
@@ -557,7 +588,8 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         Recording *have = &d->recordings[i];
-        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->row)
+        if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
+            have->first == !m->row)
             return have;
         r = !r && !have->owner ? have : r;
     }
@@ -567,6 +599,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         drop(d, r);
     }
     r->owner = m->owner;
+    r->part = m->part;
     r->rows = m->rows;
     r->first = !m->row;
     return r;
@@ -576,6 +609,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
 void tell(Device *d, const gckpt_moment *m)
 {
     Moment now = { m->row, m->position, m->seed, m->step, 0.0f };
+    const Moments before = d->now;
     d->now.at[0] = d->now.at[1] = now;
     d->now.at[1].row = 0;
     d->losses = m->losses;
@@ -584,7 +618,8 @@ void tell(Device *d, const gckpt_moment *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+    if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
+        RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
 }
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
@@ -596,7 +631,7 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
-    join_moves(d); /* of the micro-batch before */
+    side_join(d, &d->moves, 0); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -604,6 +639,7 @@ int repeat(void *context, const gckpt_moment *m)
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        d->busy = 1;
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
@@ -622,7 +658,7 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    join_moves(d);
+    side_join(d, &d->moves, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
@@ -1157,6 +1193,8 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_pass p = *pass;
     More more = { { 0 } };
     bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    if (p.elements == 0) /* a rank's share may be */
+        return;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     for (int u = 0; u < p.adds; u++) {
@@ -6182,21 +6220,23 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    for (cudaEvent_t e : { d->before, d->moved })
-        if (e)
-            cudaEventDestroy(e);
-    for (cudaEvent_t &e : d->each) {
-        if (e)
-            cudaEventDestroy(e);
-        e = NULL;
+    if (d->before)
+        cudaEventDestroy(d->before);
+    for (Side *s : { &d->moves, &d->ranks }) {
+        for (cudaEvent_t e : s->ends)
+            if (e)
+                cudaEventDestroy(e);
+        if (s->stream)
+            cudaStreamDestroy(s->stream);
+        memset(s, 0, sizeof *s);
     }
-    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+    for (cudaStream_t s : { d->feeds, d->main })
         if (s)
             cudaStreamDestroy(s);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->moves = d->feeds = d->stream = NULL;
-    d->before = d->moved = NULL;
+    d->feeds = d->main = d->stream = NULL;
+    d->before = NULL;
     d->ready = 0;
 }
 
@@ -6214,17 +6254,15 @@ cudaError_t device_open(Device *d, int number)
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
     /* not held up by what the program has in the default stream */
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
-    for (cudaEvent_t *e : { &d->before, &d->moved })
+    for (cudaStream_t *s : { &d->main, &d->feeds, &d->moves.stream, &d->ranks.stream })
         if (error == cudaSuccess)
-            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
-    for (int i = 0; i < MOVES && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&d->each[i], cudaEventDisableTiming);
+            error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    d->stream = d->main;
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
+    for (int i = 0; i < 2 * PIECES && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&(i % 2 ? d->moves : d->ranks).ends[i / 2],
+                                         cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -6304,7 +6342,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         join,
                         Held<nonfinite>::run,
                         Held<unpack>::run,
-                        join_but };
+                        join_but,
+                        beside,
+                        rejoin };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

@@ -1247,14 +1247,15 @@ typedef struct {
 } gckpt_unpacking;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
- * calls, and loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
+ * its calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
+    int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
     int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
@@ -1329,6 +1330,13 @@ struct gckpt_backend {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*join_but)(void *context, int later);
+    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what is
+     * asked for from here on (add, copy) goes into a second queue, behind all asked for before; it
+     * returns that (a cudaStream_t). beside(0): into the first one again, which goes on beside it.
+     * rejoin: what is asked for later waits for all such pieces but the last `later`. copy_in takes
+     * 16 MiB (each one at least half a MiB of it) before it waits for what was asked for before. */
+    void *(*beside)(void *context, int on);
+    void (*rejoin)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1413,6 +1421,13 @@ typedef struct {
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
+    /* On a backend that has `beside`, for its own memory, both or none (and then there is give_up,
+     * too): exchange, or (peer -1) all_reduce of the floats at `receive`, in that queue of the
+     * backend, after what is there before; 0: it failed. landed: as done, of all that was enqueued;
+     * asked where the host must wait, so the timeout counts what is computed before, too. */
+    int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
+                   void *receive, size_t receive_bytes);
+    int (*landed)(void *user);
 } gckpt_ranks;
 typedef struct {
     gckpt_memory memory; /* for tables, and the arena when not given */

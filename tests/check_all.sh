@@ -171,7 +171,7 @@ cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
     for test in tests/cuda/test_cuda.c tests/cuda/cuda_*.c; do
         echo "$1$(basename "$test" .c)"
     done
-    [ -z "$1" ] || echo "$1test_cuda_shim"
+    [ -z "$1" ] || echo "$1nccl_ranks" "$1test_cuda_shim"
 }
 
 run_check()
@@ -705,7 +705,13 @@ END
                 -o $B/$1-t.o &&
                 g++ $a $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o "$B/$1-$test" &&
                 ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
-        done ;;
+        done
+        [ "$1" = cuda-asan-wide ] || return 0
+        g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_engine.cpp \
+            -o $B/$1-e.o &&
+            gcc -std=gnu99 -O1 $a -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
+            g++ $a $B/$1-t.o $B/$1-e.o $B/$1.o "$rooms" -lm -lpthread -o $B/$1-nccl &&
+            ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_LAZY=1 $B/$1-nccl ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
         sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu

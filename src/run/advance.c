@@ -203,13 +203,22 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
- * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
- * count: then it is not asked. */
+/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
+ * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
+ * then the backend is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    e->recording.from = pc;
+    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
+                       : pc == p->body   ? p->epilogue
+                                         : pc;
+    if (e->recording.end == pc)
+        return 0;
     gckpt_moment m = { e,
+                       part,
                        e->step.row,
                        gckpti_micro_rows(e),
                        gckpti_position(e),
@@ -224,18 +233,18 @@ static int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
 
-/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
- * was done yet: the micro-batch is run after all, and the backend is asked no more. */
+/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
+ * it is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
-        e->step.pc = e->plan->body;
+        e->step.pc = e->recording.from;
     }
 }
 
@@ -305,12 +314,14 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_THEN_STOPS;
     }
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
-        return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
+    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
+        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
+        return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
         *result = gckpti_drain(e, gckpti_settle_counts(e));
@@ -345,12 +356,13 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
-    const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
-    if (turns)
+    e->step.pc++;
+    const int ends = e->recording.now && e->step.pc == e->recording.end;
+    if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
         result = gckpti_join(e, INT32_MAX, result);
-    if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
         gckpti_recorded(e);
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+    if (result == GCKPT_OK)
         gckpti_collect_rows(e);
     result = gckpti_drain(e, result);
     if (result != GCKPT_OK)

@@ -97,7 +97,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     return n;
 }
 
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
+/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
+ * the next, as offloads do. */
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -107,10 +108,10 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_crew_of(e))
+        if (!n)
             can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->offload.moves;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = e->offload.moves && p->ranks < 2;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
@@ -128,6 +129,7 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
+    gckpti_land(e, 0);
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);

@@ -59,6 +59,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
+    s->queues = by && s->on->beside && s->on->rejoin && by->enqueue && by->landed && by->give_up;
     return GCKPT_OK;
 }
 

@@ -40,7 +40,8 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
+    int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
     else if (done && s->busy && s->to)
@@ -61,6 +62,22 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought)
+{
+    gckpti_peers *s = e->crew ? &e->crew->peers : NULL;
+    if (!s || !s->aloft)
+        return;
+    const size_t least = (size_t)1 << 19, most = 32 * least; /* as beside says of copy_in */
+    s->brought += brought < least ? least : brought;
+    if (brought && s->brought < most)
+        return;
+    s->brought = 0;
+    s->to = NULL;
+    s->lands = s->busy = !s->broken;
+    gckpti_wait_for(s);
+    s->lands = s->aloft = 0;
+}
+
 /* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
  * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
@@ -75,6 +92,14 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
+    if (s->queue) {
+        s->peer = -1; /* any may be missing, later */
+        s->sent += peer < 0 ? 0 : size;
+        if (n + m > 0 &&
+            !s->engine->enqueue(s->engine->user, s->queue, peer, from, size, to, s->bytes))
+            gckpti_break(s);
+        return;
+    }
     if (copies && n)
         b->copy_out(b->context, out, from, size);
     else if (b->own_memory && own)
@@ -123,11 +148,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 /* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
  * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
  * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
+static void gckpti_tree_begin(gckpti_peers *s, const gckpti_flight *f)
 {
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    const int bit = s->broken ? 0 : f->kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { f->kind, f->x, f->work, f->shard, f->n, 0, f->n, bit };
     s->tree = begun;
     if (bit)
         gckpti_tree_level(s);
@@ -135,7 +159,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
 
 /* Goes on as far as it can without waiting, or to its end; c NULL: as far as nothing is to be
  * added. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
@@ -154,33 +178,31 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
                 t->bit = shares ? s->ranks / 2 : 0;
             }
         }
+        const gckpti_share share = gckpti_share_of(t->n, s->rank, s->ranks);
         if (t->bit)
             gckpti_tree_level(s);
+        else if (t->shard)
+            s->on->copy(s->on->context, t->shard, t->x + share.first,
+                        (size_t)share.count * sizeof(float));
     }
     return !t->bit;
 }
 
 /* ---- what instructions have begun: one after the other, in their order ---- */
-static void gckpti_take_off(gckpti_crew *g)
-{
-    const gckpti_flight *f = &g->flight[0];
-    gckpti_tree_begin(&g->peers, f->kind, f->x, f->n, f->work);
-}
-
 /* What was begun goes on as far as it can without waiting, and until no more than `left` of it are
  * not over. c: as gckpti_tree_poll has it. */
 static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
-    while (g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
-        const gckpti_flight *f = &g->flight[0];
-        const gckpti_share share = gckpti_share_of(f->n, s->rank, s->ranks);
-        if (f->shard && !s->broken)
-            s->on->copy(c->backend, f->shard, f->x + share.first,
-                        (size_t)share.count * sizeof(float));
-        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *f);
+    if (s->queues && g->flights > left) {
+        s->on->rejoin(s->on->context, left);
+        memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
+        g->flights = left;
+    }
+    while (!s->queues && g->flights && gckpti_tree_poll(s, c, g->flights > left)) {
+        memmove(&g->flight[0], &g->flight[1], (size_t)--g->flights * sizeof *g->flight);
         if (g->flights)
-            gckpti_take_off(g);
+            gckpti_tree_begin(s, g->flight);
     }
 }
 
@@ -201,14 +223,23 @@ GCKPTI_FN void gckpti_look_after(void *crew)
         gckpti_go_on_by(g, NULL, GCKPTI_FLIGHTS);
 }
 
-/* Begins it, or lets it follow what is under way. */
+/* Begins it, or lets it follow what is under way, or puts all of it into the backend's queue. */
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 {
     gckpti_crew *g = e->crew;
-    gckpti_go_on(e, GCKPTI_FLIGHTS - 1);
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    if (g->flights == 1)
-        gckpti_take_off(g);
-    gckpti_go_on(e, GCKPTI_FLIGHTS);
+    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    if (g->flights == 1 || s->queue)
+        gckpti_tree_begin(s, next);
+    if (s->queue) {
+        s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
+        s->on->beside(s->on->context, 0);
+        s->queue = NULL;
+    }
+    gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
 }
 #endif

@@ -243,17 +243,22 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        promised = promised && (p->terms[i].regulariser ||
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+    return promised;
+}
+
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
-    for (size_t i = 0; i < p->term_count; i++)
-        promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->losses.settled && !promised)
+    if (!e->losses.settled && !gckpti_are_promised(e))
         result = gckpti_check_counts(e);
     e->losses.settled = result == GCKPT_OK;
     return result;

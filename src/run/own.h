@@ -64,6 +64,7 @@ typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gc
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
     /* count of them, from first on, are this rank's after this level; of GATHER before it */
     int64_t n, first, count;
     int bit; /* 0: nothing is under way */
@@ -86,6 +87,10 @@ typedef struct {
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
     unsigned char *out, *in; /* room on the host */
     void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
@@ -106,6 +111,7 @@ typedef struct gckpti_crew {
     int hollow;      /* it has no rows */
     int over;        /* a meeting has ended the call; until the next one begins */
     int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
     int same;        /* values that all have whole were compared */
     int meetings;    /* how often all met */
     int flights; /* how many there are, in the order they were begun; the first is under way */
@@ -171,12 +177,23 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
  * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 
+/* run/feeds.c: all losses have promised what they count, and lie where the host does not see. */
+GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e);
+
+/* Sums of losses, over leaves and ranks, once a step: behind the last round or, where nobody needs
+ * them before, at the step's end; the backend is waited for. Meets. */
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e);
+
 /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 
 /* Before each instruction, and again when the user's callback was asked, which may have failed this
  * rank: 1: it is not to be run here. Lets what is under way go on, and waits for what is due. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Where the part of a round that begins at step.pc and needs nobody but the backend ends: where an
+ * exchange begins or is due; and a number that tells it apart. step.pc: there is none. */
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part);
 
 /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. So does a gather. Ranks
  * exchange in one order, that of the instructions which began it: what begins while something is
@@ -208,8 +225,10 @@ static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, G
 static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_sum_losses(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+#define gckpti_part_end(e, part) 0
 static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
 #define gckpti_run_gather(...)             0
@@ -229,7 +248,7 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
  * rank in the step up to then? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 
-/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+/* Behind the body's last instruction, step.row at the micro-batch: copies these, else nothing. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
@@ -374,9 +393,6 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
                                void *receive, size_t m);
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge);
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
 GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int left);
 GCKPTI_FN void gckpti_look_after(void *crew);
 GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next);

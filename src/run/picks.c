@@ -138,7 +138,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
+    for (size_t k = 0; k < p->pick_count && e->step.pc == p->epilogue; k++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->picks[k].id]);
         int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));

@@ -44,7 +44,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
                               (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                              (uint64_t)e->crew->peers.queues };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         hash = gckpti_fnv_number(hash, some[i]);
@@ -89,7 +90,7 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
-    g->round = g->squared = 0;
+    g->round = g->squared = g->summed = 0;
     g->in_body = 1;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
@@ -164,11 +165,13 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     return 1;
 }
 
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
+    if (!g || g->summed || !e->step.rows)
+        return GCKPT_OK;
+    g->summed = 1;
     gckpti_go_on(e, 0);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
@@ -212,7 +215,10 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    return gckpti_sum_losses(e);
+    const int late = e->plan->ranks == 1 || g->peers.queues; /* nobody needs them */
+    return late && gckpti_are_promised(e) && e->losses.terms[0].expected >= 0
+               ? gckpti_meet(e, GCKPT_OK)
+               : gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -240,30 +246,53 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
+/* Whether it brings a parameter's shares together. */
+static int gckpti_gathers(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &e->plan->nodes[gckpti_ins_tensor(e->plan, ins)];
+    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(
+               gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+}
+
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
         return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
     int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    gckpti_go_on(e, left);
+    if (!e->recording.now) /* nothing is due within a part */
+        gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =
         g->flights && threads && !gckpti_on(e)->own_memory ? gckpti_look_after : NULL;
     e->on.runner.context = e->crew;
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_sharded(
-             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
+    if (ins->kind == GCKPT_UPDATE || gckpti_gathers(e, ins))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
+    int end = p->epilogue, x = pc;
+    if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
+        return pc;
+    for (int i = 0; i < g->flights; i++)
+        end = end < g->flight[i].due ? end : g->flight[i].due;
+    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
+           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
+        x++;
+    *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
+    return x;
 }
 
 /* Whether an instruction reads what the FORWARD of a parameter brought into the arena. */

@@ -158,11 +158,12 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
-    struct {                      /* advance: micro-batches that the backend repeats */
+    struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
         unsigned char asked;      /* and is asked to: this run is not in pieces; */
         unsigned char now;        /* it had none, and is told at this one's end */
+        int from, end;            /* instructions of the part that was asked for last */
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
@@ -205,13 +206,23 @@ static inline unsigned gckpti_debug(const gckpt_exec *e)
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
 }
 
+#ifndef GCKPT_NO_RANKS
+/* run/exchange.c: before the host waits for the backend, or (brought) has copied in so much that it
+ * might: until what other ranks have a part in is over, or given up after the engine's timeout. */
+GCKPTI_FN void gckpti_land(const gckpt_exec *e, size_t brought);
+#else
+#define gckpti_land(e, brought) ((void)(e), (void)(brought))
+#endif
+
 /* Bytes between the host and where the backend has them. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e, 0);
     gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
+    gckpti_land(e, n);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
 }
 

@@ -203,7 +203,10 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     e->step.state = GCKPTI_IDLE;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_add_uses(e);
-    gckpt_result result = gckpti_check_counts(e);
+    gckpt_result result = gckpti_sum_losses(e);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)

@@ -117,6 +117,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
+    gckpti_land(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;

@@ -57,8 +57,9 @@ typedef struct {
     int fail_always;  /* and all after it */
     unsigned long device_bytes; /* what each device has */
     int multiprocessors;
-    /* Counted: kernels and copies when they run, replays too; calls that wait; changes of fibers. */
-    long mallocs, launches, copies, waits, switches, float_atomics;
+    /* Counted: kernels and copies when they run, replays too, those to the host once more; calls that wait;
+     * changes of fibers. */
+    long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
     long live_device, live_pinned, live_streams, live_events, live_graphs; /* not given back */
 } cuda_shim_settings;
 #ifndef __cplusplus
@@ -66,7 +67,9 @@ extern cuda_shim_settings cuda_shim;
 #else
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -881,17 +884,18 @@ enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming =
 namespace shim
 {
 enum {
-    DEVICES = 2,
+    DEVICES = 4,
     NO_MEMORY = -2,
     ALL_MEMORY = -1
 }; /* the memory a piece of work opens: a device's */
 
-/* Work of a stream: runs once, after what it names. */
+/* Work of a stream: runs once, after what it names. Held: it waits for another host thread, to exchange
+ * (nccl.h). */
 struct work {
     std::function<void()> run;
     std::vector<std::shared_ptr<work>> after;
     int device, opens;
-    bool done;
+    bool done, held;
     double at; /* when it was done, seconds */
 };
 typedef std::shared_ptr<work> job;
@@ -950,6 +954,7 @@ struct allocation {
 
 struct context {
     std::recursive_mutex mutex;
+    std::condition_variable_any freed; /* something is held no more */
     cudaError_t sticky[DEVICES];
     cudaStream_t null[DEVICES];
     std::vector<cudaStream_t> streams;
@@ -1137,8 +1142,8 @@ template <class W> inline void run_work(const W &w)
     w.run();
 }
 
-/* Runs what this waits for, and it. */
-inline void finish(const job &wanted)
+/* Runs what this waits for, and it; false: some of it is held. */
+inline bool run_now(const job &wanted)
 {
     std::vector<job> stack(1, wanted);
     while (!stack.empty()) {
@@ -1154,6 +1159,8 @@ inline void finish(const job &wanted)
             stack.push_back(first);
             continue;
         }
+        if (top->held)
+            return false;
         stack.pop_back();
         run_work(*top);
         struct timespec now;
@@ -1163,6 +1170,24 @@ inline void finish(const job &wanted)
         top->run = nullptr;
         top->after.clear();
     }
+    return true;
+}
+/* The same, in a call that waits, which has the lock once. */
+inline void finish(const job &wanted)
+{
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!run_now(wanted))
+        if (c.freed.wait_until(c.mutex, until) == std::cv_status::timeout)
+            fail("a minute's wait for an exchange that another thread does not join");
+}
+/* What was held is not any more, after `more`. Eager: all goes on, on any stream. */
+inline void let_go(const job &j)
+{
+    j->held = false;
+    c.freed.notify_all();
+    for (cudaStream_t s : c.streams)
+        if (!cuda_shim.lazy)
+            run_now(s->last);
 }
 inline void finish_device(int of)
 {
@@ -1228,7 +1253,7 @@ inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> ru
     }
     s->last = j;
     if (!cuda_shim.lazy)
-        finish(j);
+        run_now(j);
     return cudaSuccess;
 }
 
@@ -1288,7 +1313,10 @@ inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
     if (s->capture && (read_at_once || (!to_device && !is_pinned(to, bytes))))
         return broken(s->capture, cudaErrorStreamCaptureUnsupported);
     if (!cuda_shim.lazy || !read_at_once)
-        return post_copy(stream, [=] { memmove(to, from, bytes); });
+        return post_copy(stream, [=] {
+            cuda_shim.copies_out += from_device && !to_device;
+            memmove(to, from, bytes);
+        });
     std::vector<char> kept((const char *)from, (const char *)from + bytes);
     return post_copy(stream, [to, kept] { memcpy(to, kept.data(), kept.size()); });
 }
@@ -1610,6 +1638,22 @@ inline cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned = 0)
     cuda_shim.live_pinned++;
     return cudaSuccess;
 }
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
+struct cudaPointerAttributes {
+    cudaMemoryType type;
+    int device;
+    void *devicePointer, *hostPointer;
+};
+inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
+{
+    shim::entry in;
+    const shim::allocation *own = shim::owner(p, 1);
+    void *at = (void *)(uintptr_t)p;
+    const bool pinned = shim::is_pinned(p, 1);
+    *a = { own ? cudaMemoryTypeDevice : pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered,
+           own ? own->device : 0, own || pinned ? at : NULL, own ? NULL : at };
+    return in.error;
+}
 inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t s = 0)
 {
@@ -1724,6 +1768,17 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
         return shim::note(in.error ? in.error : cudaErrorCapturedEvent);
     shim::finish(e->recorded);
     return shim::note(shim::c.sticky[e->device]);
+}
+/* Work that nobody waits for runs as far as it can, which is not counted as a wait. */
+inline cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    shim::entry in(shim::UNSAFE);
+    if (!shim::c.events.count(e))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (in.error || e->capture)
+        return shim::note(in.error ? in.error : cudaErrorCapturedEvent);
+    const bool over = !e->recorded || shim::run_now(e->recorded);
+    return over ? shim::note(shim::c.sticky[e->device]) : cudaErrorNotReady;
 }
 inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {

@@ -612,8 +612,8 @@ static void test_memory(void)
     cudaDeviceProp prop;
     OK(cudaGetDeviceCount(&n));
     OK(cudaGetDeviceProperties(&prop, 1));
-    CHECK(n == 2 && prop.major == 9 && prop.sharedMemPerBlockOptin == 227 << 10);
-    GIVES(cudaSetDevice(2), cudaErrorInvalidDevice);
+    CHECK(n == 4 && prop.major == 9 && prop.sharedMemPerBlockOptin == 227 << 10);
+    GIVES(cudaSetDevice(4), cudaErrorInvalidDevice);
     GIVES(cudaPeekAtLastError(), cudaErrorInvalidDevice);
     LAST_ERROR_IS(cudaErrorInvalidDevice);
     LAST_ERROR_IS(cudaSuccess);

@@ -338,6 +338,19 @@ static inline int ranks_done(void *user)
     return ranks_oddly(user, result);
 }
 
+/* In the queue of a backend whose calls are done when they return: at once. */
+static inline int ranks_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes,
+                                void *receive, size_t receive_bytes)
+{
+    const ranks_member *m = (const ranks_member *)user;
+    int over = peer < 0 ? ranks_all_reduce(user, (float *)receive, receive_bytes / sizeof(float))
+                        : ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
+    for (int waits = over && !m->world->blocking; waits;)
+        over = ranks_done(user), waits = over == 0;
+    return over > 0 && queue != NULL;
+}
+static inline int ranks_landed(void *user) { return user != NULL; }
+
 static inline void ranks_give_up(void *user)
 {
     ranks_member *m = (ranks_member *)user;

@@ -34,10 +34,14 @@ typedef struct {
     feeding feed;
     int blocking, threads, ahead;
     int steps;                     /* 0: STEPS */
+    int laps;                      /* all of them so often; 0: once */
+    int unwatched, unclipped;      /* no debug: what can be recorded is; no clipping */
     int batch; /* 0: BATCH */
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* by rank; NULL: the processor */
-    int on_backend;
+    int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
+    gckpt_ranks *(*engine)(ranks_world *w, int rank); /* NULL: the threads' own */
+    void (*stepping)(int rank, int begins);           /* around each step; may be NULL */
     size_t offload; /* bytes of slower memory */
 } setting;
 /* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
@@ -246,7 +250,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
     const int differs = bad ? t->bad.differs : SAME;
     const gckpt_hyper hyper = { .lr = differs == RATE ? 0.021f : 0.02f,
                                 .weight_decay = 0.1f,
-                                .clip = 0.05f };
+                                .clip = t->s.unclipped ? 0 : 0.05f };
     gckpt_feed feeds[4];
     int64_t rows = step_rows[step], first, share = gckpt_plan_share(t->plan, rows, rank, &first);
     int32_t indices[BATCH * T];
@@ -286,11 +290,17 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
 static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
 {
     outcome *o = &t->out[rank];
-    for (int step = 0; step < (t->s.steps ? t->s.steps : STEPS); step++) {
+    const int steps = t->s.steps ? t->s.steps : STEPS;
+    for (int at = 0; at < steps * (t->s.laps ? t->s.laps : 1); at++) {
+        const int step = at % steps;
         uint64_t before = gckpt_store_hash(m->s);
         int bad = o->failed == 0 && step >= t->bad.step && rank == t->bad.rank;
         o->updating = 0;
+        if (t->s.stepping)
+            t->s.stepping(rank, 1);
         gckpt_result result = take_step(e, m, t, rank, step, bad, &o->report[step]);
+        if (t->s.stepping)
+            t->s.stepping(rank, 0);
         o->result[step] = result;
         if (result == GCKPT_OK || result == GCKPT_SKIPPED)
             continue;
@@ -304,7 +314,7 @@ static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
             snprintf(o->text, sizeof o->text, "step %d: %s", step, gckpt_error_text(e));
         if (o->failed > 1)
             return;
-        step--;
+        at--;
     }
 }
 
@@ -318,12 +328,15 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
     t->user[rank] = (watcher){ t, rank };
     *m = build(store_of(&t->s, rank, differs == SEED ? 12 : 11), &t->s);
     const unsigned debug = differs == LOOKING ? GCKPT_DEBUG_FINITE
+                           : t->s.unwatched   ? 0
                            : t->s.debug       ? t->s.debug
                                               : GCKPT_DEBUG_MEASURE;
     gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
                              .copy_feeds = (t->s.with & COPIED) != 0,
                              .skip_nonfinite = (t->s.with & INFINITE) != 0 || differs == SKIPPING,
-                             .ranks = t->s.ranks > 1 ? &w->rank[rank].engine : NULL,
+                             .ranks = t->s.ranks == 1 ? NULL
+                                      : t->s.engine   ? t->s.engine(w, rank)
+                                                      : &w->rank[rank].engine,
                              .fast_reduce = (t->s.with & FAST) != 0,
                              .backend = t->s.backends ? &t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
@@ -393,6 +406,10 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     w->blocking = s->blocking;
     for (int i = 0; i < s->ranks; i++)
         w->rank[i].engine.on_backend = s->on_backend;
+    for (int i = 0; i < s->ranks && s->queued; i++) {
+        w->rank[i].engine.enqueue = ranks_enqueue;
+        w->rank[i].engine.landed = ranks_landed;
+    }
     if (bad) {
         t->bad = *bad;
         w->fault = bad->fault;
@@ -444,9 +461,9 @@ static inline const outcome *compare(const setting *s, const outcome *want)
                       (int)want->report[step].count, want->report[step].grad_norm);
         CHECK_MSG(o->hashed == GCKPT_OK && o->hash == want->hash, "%s: rank %d: other weights",
                   name, i);
-        CHECK_MSG(s->debug || s->rows > BATCH / s->leaves || o->measured == o->planned,
+        CHECK_MSG(s->debug || s->unwatched || s->rows > BATCH / s->leaves || o->measured == o->planned,
                   "%s: rank %d: %zu bytes measured, %zu planned", name, i, o->measured, o->planned);
-        CHECK_MSG(o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
+        CHECK_MSG(s->engine || o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
                   (double)w.rank[i].sent, (double)o->sent);
     }
     return &t.out[0];
@@ -465,6 +482,9 @@ static inline void one_process(const setting *s, outcome *o)
     one.blocking = 0;
     one.debug = 0;
     one.backends = NULL;
+    one.engine = NULL;
+    one.stepping = NULL;
+    one.unwatched = one.queued = 0;
     name_of(&one, name, sizeof name);
     run(&t, &one, NULL, &w);
     *o = t.out[0];

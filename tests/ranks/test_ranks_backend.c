@@ -1,5 +1,6 @@
 /* test_ranks_backend.c - ranks whose arena and parameters the host cannot read (backend.h): what goes to others
- * goes through the host's memory, or (on_backend) from where it is; and plans that offload. The same bits. */
+ * goes through the host's memory, or (on_backend) from where it is, or in a queue of its own; and plans that offload.
+ * The same bits. */
 #if defined(__unix__) || defined(__APPLE__)
 #include "gradckpt.h"
 #include "backend.h"
@@ -8,6 +9,22 @@
 enum { DEVICES = 4 };
 static device devices[DEVICES];
 static gckpt_backend backends[DEVICES];
+
+/* One queue stands for two: what is asked for within, and who waits for it, is counted. */
+static long within[DEVICES], pieces[DEVICES];
+static void *beside(void *context, int on)
+{
+    const long i = (device *)context - devices;
+    CHECK(within[i] == !on);
+    within[i] = on;
+    pieces[i] += on;
+    return context;
+}
+static void rejoin(void *context, int later)
+{
+    const long i = (device *)context - devices;
+    CHECK(!within[i] && later >= 0 && later < 8);
+}
 
 int main(void)
 {
@@ -39,11 +56,19 @@ int main(void)
                 s.blocking = n % 3 == 1;
                 s.mode = n % 4 == 3 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
                 s.backends = backends;
+                s.queued = s.on_backend && n % 4 > 1;
+                for (int i = 0; i < DEVICES; i++) {
+                    backends[i].beside = s.queued ? beside : NULL;
+                    backends[i].rejoin = s.queued ? rejoin : NULL;
+                    pieces[i] = 0;
+                }
                 for (; s.on_backend && opened < DEVICES; opened++)
                     device_open(&devices[opened]); /* the engine reads and writes there */
                 for (; !s.on_backend && opened > 0; opened--)
                     device_close(&devices[opened - 1]);
                 compare(&s, &want);
+                for (int i = 0; i < s.ranks; i++)
+                    CHECK(!within[i] && (pieces[i] > 0) == s.queued);
             }
     }
     while (opened > 0)

@@ -12,21 +12,23 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    for (cudaEvent_t e : { d->before, d->moved })
-        if (e)
-            cudaEventDestroy(e);
-    for (cudaEvent_t &e : d->each) {
-        if (e)
-            cudaEventDestroy(e);
-        e = NULL;
+    if (d->before)
+        cudaEventDestroy(d->before);
+    for (Side *s : { &d->moves, &d->ranks }) {
+        for (cudaEvent_t e : s->ends)
+            if (e)
+                cudaEventDestroy(e);
+        if (s->stream)
+            cudaStreamDestroy(s->stream);
+        memset(s, 0, sizeof *s);
     }
-    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+    for (cudaStream_t s : { d->feeds, d->main })
         if (s)
             cudaStreamDestroy(s);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->moves = d->feeds = d->stream = NULL;
-    d->before = d->moved = NULL;
+    d->feeds = d->main = d->stream = NULL;
+    d->before = NULL;
     d->ready = 0;
 }
 
@@ -44,17 +46,15 @@ cudaError_t device_open(Device *d, int number)
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
     /* not held up by what the program has in the default stream */
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
-    if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
-    for (cudaEvent_t *e : { &d->before, &d->moved })
+    for (cudaStream_t *s : { &d->main, &d->feeds, &d->moves.stream, &d->ranks.stream })
         if (error == cudaSuccess)
-            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
-    for (int i = 0; i < MOVES && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&d->each[i], cudaEventDisableTiming);
+            error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    d->stream = d->main;
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
+    for (int i = 0; i < 2 * PIECES && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&(i % 2 ? d->moves : d->ranks).ends[i / 2],
+                                         cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -134,7 +134,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         join,
                         Held<nonfinite>::run,
                         Held<unpack>::run,
-                        join_but };
+                        join_but,
+                        beside,
+                        rejoin };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

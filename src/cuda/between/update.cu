@@ -76,6 +76,8 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_pass p = *pass;
     More more = { { 0 } };
     bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    if (p.elements == 0) /* a rank's share may be */
+        return;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     for (int u = 0; u < p.adds; u++) {

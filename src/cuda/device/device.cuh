@@ -19,10 +19,10 @@ struct Moment {
 enum {
     TEXT = 256,  /* bytes of an error */
     LOSSES = 14, /* a plan with more is not recorded */
-    MOVES = 64,  /* whose ends are told apart */
+    PIECES = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
+    RECORDINGS = 512 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -31,10 +31,11 @@ struct Moments {
     Moment at[2 + LOSSES];
 };
 
-/* A micro-batch of `rows` rows as a CUDA graph; the first of a batch (row 0) has its own. */
+/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph; the first of a batch (row 0) has
+ * its own. */
 struct Recording {
     const void *owner; /* NULL: none */
-    int64_t rows;
+    int64_t part, rows;
     int first, seen;       /* seen: what loads at first use has been loaded */
     cudaGraphExec_t graph; /* NULL: not recorded yet */
 };
@@ -46,15 +47,22 @@ struct Slot {
     int used;                   /* since all was last waited for */
 };
 
+/* What goes on beside what is computed: pieces, each behind what was asked for before it began. */
+struct Side {
+    cudaStream_t stream;
+    cudaEvent_t ends[PIECES]; /* of the latest, in turns */
+    int begun;                /* modulo PIECES */
+    int away;                 /* since all were last joined */
+};
+
 /* Calls of several threads, for several executors, come one by one, into one stream. */
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
-    cudaEvent_t before, moved;         /* a move; all of them */
-    cudaEvent_t each[MOVES];           /* the latest moves, in turns */
-    int begun;                         /* moves, modulo MOVES */
-    int moving;                        /* since they were last joined */
+    cudaStream_t main, feeds; /* what is computed; what comes in */
+    cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
+    Side moves, ranks;        /* what is offloaded; what goes from rank to rank */
+    cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */

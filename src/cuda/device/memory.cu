@@ -33,14 +33,28 @@ const char *shortage(void *context)
     return no_room;
 }
 
-/* What is asked for from now on waits for all moves. */
-void join_moves(Device *d)
+/* A piece begins behind what was asked for up to now; it ends. */
+void side_begin(Device *d, Side *s)
 {
-    if (!d->moving)
-        return;
-    check(d, cudaEventRecord(d->moved, d->moves), "join");
-    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
-    d->moving = 0;
+    check(d, cudaEventRecord(d->before, d->main), "a queue beside");
+    check(d, cudaStreamWaitEvent(s->stream, d->before, 0), "a queue beside");
+}
+
+void side_end(Device *d, Side *s)
+{
+    check(d, cudaEventRecord(s->ends[s->begun], s->stream), "a queue beside");
+    s->begun = (s->begun + 1) % PIECES;
+    s->away = d->busy = 1;
+}
+
+/* What is asked for from now on waits for all pieces but the last `later`. */
+void side_join(Device *d, Side *s, int later)
+{
+    int last = later < PIECES ? later : 0;
+    if (s->away)
+        check(d, cudaStreamWaitEvent(d->main, s->ends[(s->begun + PIECES - 1 - last) % PIECES], 0),
+              "join");
+    s->away = s->away && last > 0;
 }
 
 /* Until all that was asked for is done; then all slots are free. */
@@ -48,7 +62,8 @@ void settle(Device *d, const char *what)
 {
     if (!d->busy || unrecordable(d))
         return;
-    join_moves(d);
+    side_join(d, &d->moves, 0);
+    side_join(d, &d->ranks, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -150,31 +165,39 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    check(d, cudaEventRecord(d->before, d->stream), "move");
-    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
+    side_begin(d, &d->moves);
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                          d->moves),
+                          d->moves.stream),
           "move");
-    check(d, cudaEventRecord(d->each[d->begun], d->moves), "move");
-    d->begun = (d->begun + 1) % MOVES;
-    d->moving = d->busy = 1;
-}
-
-void join(void *context)
-{
-    Device *d = (Device *)context;
-    Hold hold(d);
-    join_moves(d);
+    side_end(d, &d->moves);
 }
 
 void join_but(void *context, int later)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    if (later < MOVES)
-        check(d, cudaStreamWaitEvent(d->stream, d->each[(d->begun + MOVES - 1 - later) % MOVES], 0),
-              "join");
+    side_join(d, &d->moves, later);
+}
+
+void join(void *context) { join_but(context, 0); }
+
+/* ---- what goes from rank to rank ---- */
+void *beside(void *context, int on)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (on)
+        side_begin(d, &d->ranks);
     else
-        join_moves(d);
+        side_end(d, &d->ranks);
+    d->stream = on ? d->ranks.stream : d->main;
+    return d->ranks.stream;
+}
+
+void rejoin(void *context, int later)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    side_join(d, &d->ranks, later);
 }

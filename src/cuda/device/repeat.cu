@@ -23,7 +23,8 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         Recording *have = &d->recordings[i];
-        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->row)
+        if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
+            have->first == !m->row)
             return have;
         r = !r && !have->owner ? have : r;
     }
@@ -33,6 +34,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         drop(d, r);
     }
     r->owner = m->owner;
+    r->part = m->part;
     r->rows = m->rows;
     r->first = !m->row;
     return r;
@@ -42,6 +44,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
 void tell(Device *d, const gckpt_moment *m)
 {
     Moment now = { m->row, m->position, m->seed, m->step, 0.0f };
+    const Moments before = d->now;
     d->now.at[0] = d->now.at[1] = now;
     d->now.at[1].row = 0;
     d->losses = m->losses;
@@ -50,7 +53,8 @@ void tell(Device *d, const gckpt_moment *m)
         d->now.at[2 + i].loss_scale = m->scales[i].scale;
         d->ids[i] = m->scales[i].id;
     }
-    RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+    if (memcmp(&before, &d->now, sizeof before)) /* another part has not told it */
+        RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
 }
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
@@ -62,7 +66,7 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
-    join_moves(d); /* of the micro-batch before */
+    side_join(d, &d->moves, 0); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -70,6 +74,7 @@ int repeat(void *context, const gckpt_moment *m)
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        d->busy = 1;
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
@@ -88,7 +93,7 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    join_moves(d);
+    side_join(d, &d->moves, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");

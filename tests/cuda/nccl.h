@@ -1,0 +1,231 @@
+/* nccl.h - the part of NCCL that examples/nccl.h calls, on the shim: threads of this process are the ranks, a device
+ * each. What a group asks for runs in its stream's order, and when its partner's stream has come to it, too; until
+ * then it holds up what is behind it in either stream. Which of both came first does not matter, nor who runs it. An
+ * abort lets go what that rank still had in its streams; what others have with it stays held. */
+#ifndef TESTS_CUDA_NCCL_H
+#define TESTS_CUDA_NCCL_H
+#include "cuda_shim.h"
+#include <deque>
+
+typedef enum { ncclSuccess, ncclUnhandledCudaError, ncclInvalidUsage = 5, ncclInProgress = 7 } ncclResult_t;
+typedef enum { ncclChar = 0, ncclFloat = 7 } ncclDataType_t;
+typedef enum { ncclSum } ncclRedOp_t;
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+
+namespace shim
+{
+struct world;
+/* One rank's part in a transfer. Its stream is held from `there` on until `gate` is let go. */
+struct part {
+    int rank;
+    void *to;
+    const void *from;
+    size_t bytes;
+    job there, gate;
+};
+typedef std::shared_ptr<part> party;
+} // namespace shim
+struct ncclComm {
+    shim::world *world;
+    int rank, device, aborted;
+    std::vector<shim::party> mine;
+};
+typedef ncclComm *ncclComm_t;
+
+namespace shim
+{
+struct world {
+    int size = 0, here = 0;
+    std::map<std::pair<int, int>, std::deque<party>> sends, receives; /* from, to */
+    std::vector<std::deque<party>> sums;                              /* by rank */
+};
+inline std::map<int, world> &worlds = *new std::map<int, world>();
+struct asked {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    int peer; /* -1: all */
+    party p;
+};
+inline thread_local std::vector<asked> group;
+inline thread_local int grouped;
+
+/* All have come: `work` runs when each one's stream is there, and then lets all go on. */
+inline void match(const std::vector<party> &all, std::function<void()> work)
+{
+    job both = std::make_shared<struct work>();
+    both->run = std::move(work);
+    both->device = all[0]->there->device;
+    both->opens = ALL_MEMORY;
+    for (const party &p : all)
+        both->after.push_back(p->there);
+    for (const party &p : all)
+        p->gate->after.push_back(both);
+    for (const party &p : all)
+        let_go(p->gate);
+}
+
+/* The parts of both that stand first in their lines. */
+inline bool pair_up(std::deque<party> &sends, std::deque<party> &receives)
+{
+    if (sends.empty() || receives.empty())
+        return true;
+    party s = sends.front(), r = receives.front();
+    sends.pop_front();
+    receives.pop_front();
+    if (s->bytes != r->bytes)
+        return false;
+    match({ s, r }, [=] { memmove(r->to, s->from, s->bytes); });
+    return true;
+}
+
+inline bool post_part(const asked &a)
+{
+    world &w = *a.comm->world;
+    const int me = a.comm->rank, peer = a.peer;
+    if (peer >= 0) {
+        const std::pair<int, int> way(a.p->from ? me : peer, a.p->from ? peer : me);
+        (a.p->from ? w.sends : w.receives)[way].push_back(a.p);
+        return pair_up(w.sends[way], w.receives[way]);
+    }
+    w.sums[(size_t)me].push_back(a.p);
+    std::vector<party> all;
+    for (const auto &line : w.sums)
+        if (!line.empty())
+            all.push_back(line.front());
+    if ((int)all.size() < w.size)
+        return true;
+    for (auto &line : w.sums)
+        line.pop_front();
+    const size_t n = all[0]->bytes / sizeof(float);
+    for (const party &p : all)
+        if (p->bytes != all[0]->bytes)
+            return false;
+    match(all, [=] {
+        for (size_t i = 0; i < n; i++) {
+            float sum = 0;
+            for (const party &p : all)
+                sum += ((float *)p->to)[i];
+            for (const party &p : all)
+                ((float *)p->to)[i] = sum;
+        }
+    });
+    return true;
+}
+
+/* What a group asks for in a stream begins together, behind what was there before, and ends together. */
+inline ncclResult_t end_group(void)
+{
+    std::vector<asked> all;
+    all.swap(group);
+    entry in;
+    bool good = !in.error;
+    for (asked &a : all) {
+        good = good && !a.comm->aborted && stream_of(a.stream) && !a.stream->capture;
+        if (!good)
+            break;
+        post(a.stream, NO_MEMORY, [] {});
+        a.p->there = a.stream->last;
+        a.p->gate = std::make_shared<work>();
+        a.p->gate->run = [] {};
+        a.p->gate->device = a.comm->device;
+        a.p->gate->opens = NO_MEMORY;
+        a.p->gate->held = true;
+        a.comm->mine.push_back(a.p);
+    }
+    for (size_t i = 0; i < all.size() && good; i++)
+        good = post(all[i].stream, NO_MEMORY, [] {}, all[i].p->gate) == cudaSuccess;
+    for (size_t i = 0; i < all.size() && good; i++)
+        good = post_part(all[i]);
+    return good ? ncclSuccess : ncclInvalidUsage;
+}
+inline ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, int peer, const void *from, void *to,
+                        size_t bytes)
+{
+    if (!owner(from ? from : to, bytes))
+        return ncclInvalidUsage; /* not on a device */
+    party p = std::make_shared<part>();
+    *p = { comm->rank, to, from, bytes, NULL, NULL };
+    group.push_back({ comm, stream, peer, p });
+    return grouped ? ncclSuccess : end_group();
+}
+} // namespace shim
+
+inline ncclResult_t ncclGroupStart(void) { return shim::grouped++, ncclSuccess; }
+inline ncclResult_t ncclGroupEnd(void)
+{
+    return --shim::grouped ? ncclSuccess : shim::end_group();
+}
+inline size_t nccl_bytes(size_t n, ncclDataType_t type) { return type == ncclFloat ? 4 * n : n; }
+inline ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                             cudaStream_t stream)
+{
+    return shim::ask(comm, stream, peer, from, NULL, nccl_bytes(n, type));
+}
+inline ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                             cudaStream_t stream)
+{
+    return shim::ask(comm, stream, peer, NULL, to, nccl_bytes(n, type));
+}
+inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t,
+                                  ncclComm_t comm, cudaStream_t stream)
+{
+    return from != to ? ncclInvalidUsage : shim::ask(comm, stream, -1, NULL, to, nccl_bytes(n, type));
+}
+inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t type, int root,
+                                  ncclComm_t comm, cudaStream_t stream)
+{
+    if (from != to)
+        return ncclInvalidUsage;
+    ncclGroupStart();
+    for (int i = 0; i < comm->world->size && comm->rank == root; i++)
+        if (i != root)
+            ncclSend(from, n, type, i, comm, stream);
+    if (comm->rank != root)
+        ncclRecv(to, n, type, root, comm, stream);
+    return ncclGroupEnd();
+}
+/* Waits until all have come. */
+inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
+{
+    std::unique_lock<std::recursive_mutex> lock(shim::c.mutex);
+    shim::world &w = shim::worlds[*(int *)(void *)id.internal];
+    w.size = size;
+    w.sums.resize((size_t)size);
+    w.here++;
+    *comm = new ncclComm{ &w, rank, shim::device, 0, {} };
+    shim::c.freed.notify_all();
+    while (w.here < size)
+        shim::c.freed.wait(shim::c.mutex);
+    return ncclSuccess;
+}
+inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    std::lock_guard<std::recursive_mutex> lock(shim::c.mutex);
+    static int next;
+    memset(id, 0, sizeof *id);
+    return *(int *)(void *)id->internal = ++next, ncclSuccess;
+}
+inline ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)
+{
+    return *error = ncclSuccess, ncclSuccess;
+}
+inline ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    std::lock_guard<std::recursive_mutex> lock(shim::c.mutex);
+    comm->aborted = 1;
+    for (const shim::party &p : comm->mine) {
+        if (p->gate->done)
+            continue;
+        for (const shim::job &both : p->gate->after) {
+            both->held = !both->done; /* what the other side waits for never comes */
+            both->run = [] {};
+        }
+        p->gate->after.clear();
+        shim::let_go(p->gate);
+    }
+    return ncclSuccess;
+}
+inline ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
+#endif

@@ -1,0 +1,275 @@
+/* nccl_ranks.c - threads as ranks, a device of the shim each, examples/nccl.h between them: the bits of one process
+ * whatever is cut, planned, recorded; how often a host waits in a step, and what is copied to it; ranks that end.
+ *
+ *     build/shim/nccl_ranks [table]    the counts of docs/gpu.md */
+#include "gradckpt.h"
+#include "ranks/ranked.h"
+#include "cuda_shim.h"
+
+enum { DEVICES = 4, ID = 128 };
+extern void nccl_engine_id(void *id);
+extern gckpt_ranks *nccl_engine_open(int rank, int size, const void *id, double timeout);
+extern void nccl_engine_close(gckpt_ranks *ranks);
+
+static const gckpt_backend *gpu[DEVICES];
+static gckpt_backend backends[DEVICES]; /* the same, counted */
+static int says;   /* 1: prints a line for each run */
+static int polled; /* 1: without enqueue, as it was */
+static char id[ID];
+static gckpt_ranks *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
+static struct {
+    int rank;
+    long at, seen; /* its at-th exchange in the queue never comes */
+    jmp_buf *end;
+} death;
+
+/* Per device, of a rank's steps but the first: how often the host waits for the device, for whatever reason, up to
+ * the last update and in all, and for others' part in what is enqueued up to there; how many bytes come to it; how
+ * much was repeated, of what it was asked for. */
+typedef struct {
+    long waits, early, landings, early_landings, bytes, steps, repeated, asked, refused;
+    int stepping;
+    long before, before_landings; /* up to this step */
+} counts;
+static counts n_of[DEVICES];
+static counts *counted(const void *context)
+{
+    int i = 0;
+    while (gpu[i]->context != context)
+        i++;
+    return &n_of[i];
+}
+static void stepping(int rank, int begins)
+{
+    counts *n = &n_of[rank];
+    n->steps += begins;
+    n->stepping = begins && n->steps > 1;
+    n->before = n->waits;
+    n->before_landings = n->landings;
+}
+static const char *counted_finish(void *context)
+{
+    counts *n = counted(context);
+    n->waits += n->stepping;
+    return gpu[0]->finish(context);
+}
+static void counted_copy_out(void *context, void *host, const void *from, size_t bytes)
+{
+    counts *n = counted(context);
+    n->waits += n->stepping;
+    n->bytes += n->stepping ? (long)bytes : 0;
+    gpu[0]->copy_out(context, host, from, bytes);
+}
+static void counted_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    counts *n = counted(call->backend);
+    const long waits = n->waits - n->before, landings = n->landings - n->before_landings;
+    n->early = n->stepping && waits > n->early ? waits : n->early;
+    n->early_landings = n->stepping && landings > n->early_landings ? landings : n->early_landings;
+    gpu[0]->update(call, pass);
+}
+static int counted_repeat(void *context, const gckpt_moment *m)
+{
+    int done = gpu[0]->repeat(context, m);
+    counted(context)->asked++;
+    return counted(context)->repeated += done, done;
+}
+static int counted_recorded(void *context)
+{
+    int done = gpu[0]->recorded(context);
+    return counted(context)->refused += !done, done;
+}
+static int counted_landed(void *user)
+{
+    int rank = 0;
+    while (own[rank].user != user)
+        rank++;
+    const int over = engines[rank]->landed(user);
+    n_of[rank].landings += over != 0;
+    return over;
+}
+static int dying_enqueue(void *user, void *queue, int peer, const void *send, size_t send_bytes, void *receive,
+                         size_t receive_bytes)
+{
+    if (user == own[death.rank].user && ++death.seen == death.at)
+        longjmp(*death.end, 1);
+    return engines[0]->enqueue(user, queue, peer, send, send_bytes, receive, receive_bytes);
+}
+
+static gckpt_ranks *engine(ranks_world *w, int rank)
+{
+    engines[rank] = nccl_engine_open(rank, w->size, id, death.at ? 2 : 600);
+    if (!CHECK(engines[rank] != NULL))
+        exit(1);
+    own[rank] = *engines[rank];
+    own[rank].landed = counted_landed;
+    if (polled)
+        own[rank].enqueue = NULL;
+    if (death.at) {
+        own[rank].enqueue = dying_enqueue;
+        death.end = rank == death.rank ? &w->rank[rank].end : death.end;
+    }
+    return &own[rank];
+}
+
+static void close_engines(int ranks)
+{
+    for (int i = 0; i < ranks; i++)
+        nccl_engine_close(engines[i]);
+}
+
+/* As one process; what a rank's steps took: the most of any. */
+static counts like(const setting *s, const outcome *want)
+{
+    counts most = { 0 };
+    memset(n_of, 0, sizeof n_of);
+    nccl_engine_id(id);
+    compare(s, want);
+    for (int i = 0; i < s->ranks; i++) {
+        const counts *n = &n_of[i];
+        CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be recorded", i, n->refused);
+        most = n->waits > most.waits ? *n : most;
+        if (s->ranks > 1)
+            nccl_engine_close(engines[i]);
+    }
+    if (says)
+        printf("%d ranks, shard %d, %s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to the "
+               "host; %ld of %ld parts\n",
+               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", most.early, most.early_landings,
+               (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
+               most.repeated, most.asked);
+    return most;
+}
+
+/* A rank ends at its at-th exchange in the queue: the others find out, none waits for ever. */
+static void dies(setting s, int rank, long at)
+{
+    static trial t;
+    ranks_world w;
+    const mishap none = { .rank = -1 };
+    death.rank = rank, death.at = at, death.seen = 0;
+    nccl_engine_id(id);
+    run(&t, &s, &none, &w);
+    CHECK_MSG(death.seen == at, "rank %d made %ld exchanges, not %ld", rank, death.seen, at);
+    for (int i = 0; i < s.ranks; i++)
+        CHECK_MSG(i == rank || (t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER),
+                  "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
+    gpu[rank]->beside(gpu[rank]->context, 0); /* which it was within */
+    CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
+    close_engines(s.ranks);
+    death.at = 0;
+}
+
+/* A rank's callback cancels: so do all, and take the step again, to the same bits. */
+static void cancels(setting s, int rank, long at, const outcome *want)
+{
+    static trial t;
+    ranks_world w;
+    const mishap bad = { .rank = rank, .cancel_at = at };
+    nccl_engine_id(id);
+    run(&t, &s, &bad, &w);
+    for (int i = 0; i < s.ranks; i++)
+        CHECK_MSG(t.out[i].first == GCKPT_CANCELLED && t.out[i].failed == 1 && t.out[i].hash == want->hash &&
+                      !t.out[i].changed,
+                  "cancelled before instruction %ld: rank %d: %d, %s %s", at, i, (int)t.out[i].first,
+                  t.out[i].first_text, t.out[i].text);
+    close_engines(s.ranks);
+}
+
+static void test_faults(void)
+{
+    setting s = { .mode = GCKPT_STORE_ALL, .leaves = 4, .with = SMALL, .rows = 2, .ranks = 2, .backends = backends,
+                  .engine = engine, .on_backend = 1 };
+    static const long at[] = { 1, 15, 22 }; /* a sum, a gather after updates, one within a step */
+    for (int i = 0; i < 3; i++) {
+        s.shard = i == 2 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE;
+        dies(s, i % 2, at[i]);
+    }
+    outcome want;
+    one_process(&s, &want);
+    for (long n = 1; n < 200; n += 66)
+        cancels(s, 1, n, &want);
+}
+
+/* Leaves on one device, and ranks. Steps that do not clip wait for nothing before their last update. */
+typedef struct {
+    int ranks, shard, rows, mode, ahead, polled;
+    unsigned with; /* and this; then once only */
+    feeding feed;
+} a_run;
+static const a_run runs[] = {
+    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE },
+    { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
+    { 2, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0, COPIED, STREAM },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES },
+    { 2, GCKPT_SHARD_NONE, 2, GCKPT_STORE_ALL, 0, 0, FAST, WHOLE },
+};
+
+static void go(const a_run *r, int unclipped, const outcome *wanted)
+{
+    static trial t;
+    ranks_world w;
+    outcome own_want;
+    setting s = { .leaves = LEAVES, .unclipped = unclipped,
+                  .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with,
+                  .laps = r->with ? 1 : 3, .feed = r->feed,
+                  .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
+                  .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
+                  .stepping = stepping };
+    polled = r->polled;
+    if (r->with & FAST) { /* the same on the processor */
+        setting plain = s;
+        plain.backends = NULL, plain.engine = NULL, plain.stepping = NULL;
+        run(&t, &plain, NULL, &w);
+        own_want = t.out[0];
+    } else if (r->with) {
+        one_process(&s, &own_want);
+    }
+    const counts n = like(&s, r->with ? &own_want : wanted);
+    CHECK_MSG(polled || !unclipped || n.early + n.early_landings == 0,
+              "%d ranks: %ld waits, %ld landings before the last update", r->ranks, n.early, n.early_landings);
+    CHECK_MSG(r->with || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld repeated", r->ranks, n.asked,
+              n.repeated);
+    polled = 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *why;
+    outcome want[2];
+    for (int i = 0; i < DEVICES; i++) {
+        gpu[i] = gckpt_cuda_backend(i, &why);
+        if (!CHECK_MSG(gpu[i] != NULL, "%s", why))
+            return 1;
+        backends[i] = *gpu[i];
+        backends[i].finish = counted_finish;
+        backends[i].copy_out = counted_copy_out;
+        backends[i].update = counted_update;
+        backends[i].repeat = counted_repeat;
+        backends[i].recorded = counted_recorded;
+    }
+    fill();
+    for (int i = 0; i < 2; i++) {
+        setting s = { .leaves = LEAVES, .with = DROPOUT | SECOND | SMALL, .rows = 1, .laps = 3, .unclipped = i };
+        one_process(&s, &want[i]);
+    }
+    if (argc > 1 && strcmp(argv[1], "table") == 0) {
+        says = 1;
+        for (int i = 0; i < 16; i++) {
+            const a_run r = { i < 8 ? 2 : 4, i / 2 % 4, 1, GCKPT_STORE_ALL, 0, i % 2 == 0, 0, WHOLE };
+            go(&r, 1, &want[1]);
+        }
+        return check_report("nccl ranks");
+    }
+    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+        const int unclipped = k % 3 != 2 && !(runs[k].with & INFINITE);
+        go(&runs[k], unclipped, &want[unclipped]);
+    }
+    test_faults();
+    return check_report("nccl ranks");
+}
