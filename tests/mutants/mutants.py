@@ -46,7 +46,7 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
            "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
-FOLDERS = {"kernels": ["cpu"], "base": ["graph", "store"]}
+FOLDERS = {"kernels": ["cpu", "ops"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
@@ -417,11 +417,12 @@ class Builder:
         return made
 
     def link(self, test, objects):
+        """Whether the test links with them: one that has the mutant's file in itself does not."""
         out = self.at + "/run/program"
         extra = ["build/ref.o"] if test == "test_ops" else []
-        subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
-                       ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
-        return out
+        return subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
+                              ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"],
+                              stderr=subprocess.DEVNULL).returncode == 0
 
 
 # ---- what is run ----
@@ -500,7 +501,8 @@ class Times:
         stamp = str(max(os.path.getmtime(p) for p in ("build/o/%s.o" % test, "build/rooms.a", "build/plan_check.o")))
         seconds, known = self.known.get(test, (0, ""))
         if known != stamp or -self.most < seconds < 0:
-            Builder("src/base/text.c", at).link(test, [])
+            if not Builder("src/base/text.c", at).link(test, []):
+                sys.exit("%s does not link" % test)
             why, taken, said = run(at, most=int(min(self.most, 600)) + 1)
             if why in ("too slow", "hangs") and self.most < 600:
                 why, taken = None, -self.most
@@ -631,17 +633,19 @@ class Campaign:
             return "no build", ""
         if not objects:
             return "same object", ""
-        left_out, spent = False, 0
+        left_out, linked, spent = False, False, 0
         for test in self.in_order(mutant.file, at):
             if spent + self.times.of(test, at) > self.total:
                 left_out = True
                 continue
             spent += self.times.of(test, at)
-            builder.link(test, objects)
+            if not builder.link(test, objects):
+                continue
+            linked = True
             why, _, _ = run(at, self.times.of(test, at))
             if why:
                 return "killed", "%s %s" % (test, why)
-        return "open" if left_out or self.only else "survived", ""
+        return "open" if left_out or self.only else "survived" if linked else "no build", ""
 
     def in_order(self, file, at):
         """The tests that a mutant of this file meets: what kills much in little time first, the floor's own before."""
@@ -705,15 +709,17 @@ class Campaign:
     def files(self, files, count, seed):
         self.all(((m, text) for m, text in drawn(files, seed) if self.is_compiled(m, text)), count)
 
-    def again(self, files):
-        """Survivors that nobody explained, once more."""
+    def again(self, files, line):
+        """Survivors that nobody explained, once more; of one line, if that is not None."""
         wanted = {k for k, r in self.results.items() if r.verdict in ("survived", "open") and k not in self.explained}
         wanted |= {k for k in read_explained(of_open=True) if k not in self.results}
-        for k in wanted:
-            self.results.pop(k, None)
         for file in [f for f in files if any(k[0] == f for k in wanted)]:
             by_operator, text = mutants_of(file)
-            self.all((m, text) for places in by_operator.values() for m in places if key_of(m) in wanted)
+            asked = [m for places in by_operator.values() for m in places
+                     if key_of(m) in wanted and line in (None, m.line)]
+            for m in asked:
+                self.results.pop(key_of(m), None)
+            self.all((m, text) for m in asked)
 
 
 def table():
@@ -747,7 +753,7 @@ def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("--floor", help="a folder of src/")
     ask.add_argument("--file", help="a file of src/")
-    ask.add_argument("--line", type=int, help="all mutants of that line of --file")
+    ask.add_argument("--line", type=int, help="all mutants of that line of --file; with --again what survived there")
     ask.add_argument("--count", type=int, default=20, help="mutants to try")
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
@@ -780,7 +786,7 @@ def main():
     chosen = [options.file] if options.file else all_files[options.floor] if options.floor else \
         [f for files in all_files.values() for f in files]
     if options.again:
-        campaign.again(chosen)
+        campaign.again(chosen, options.line)
     elif options.line:
         by_operator, text = mutants_of(options.file)
         campaign.all((m, text) for places in by_operator.values() for m in places if m.line == options.line)
