@@ -699,7 +699,7 @@ static void failures(void)
         CHECK(strstr(gckpt_error_text(e), "slower memory"));
         told[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
     }
-    CHECK_MSG(told[0] > 20 && told[1] > 10, "%d values, %d aux", told[0], told[1]);
+    CHECK_MSG(told[0] > 20 && told[1] > 2, "%d values, %d aux", told[0], told[1]);
     rig_free(e, p, net.g, net.s);
     /* memory for it */
     for (int own = 0; own < 2; own++) {
