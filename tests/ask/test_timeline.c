@@ -341,6 +341,7 @@ static void leaves_and_places(void)
         snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* nobody wants it */
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
+        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, but no loss */
         free(t.bytes);
         gckpt_plan_free(plan);
     }

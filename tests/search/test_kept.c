@@ -52,13 +52,14 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < GRAPHS; i++) {
         if (i % 10 == 9 && sizeof(size_t) < 8)
             continue;
-        gckpt_point least = { 0, 0, 0, 0, 0 };
+        gckpt_point least = { 0, 0, 0, 0, 0 }, most = least;
         build(i);
         gckpt_plan_desc d = m.d;
         d.mode = GCKPT_STORE_ALL;
         gckpt_plan *all = gckpt_plan_new(m.g, m.term, 1, &d);
         gckpt_frontier *f = gckpt_frontier_new(m.g, m.term, 1, &m.d);
         CHECK_MSG(gckpt_frontier_get(f, 0, &least) == GCKPT_OK, "%s", gckpt_error_text(m.g));
+        CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most) == GCKPT_OK && most.work <= gckpt_plan_work(all));
         const double step = (double)gckpt_plan_work(all);
         const size_t range = gckpt_plan_bytes(all) - least.bytes;
         found now = { least.bytes, 0 };
