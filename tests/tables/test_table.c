@@ -205,7 +205,7 @@ static void round_trips(void)
         net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
         gckpt_plan *p = variant_plan(&n, i);
         CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
-        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0);
+        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
         gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
         CHECK_MSG(q != NULL, "%s", gckpt_error_text(again.g));
         CHECK(f.at == f.size); /* not a byte more */
