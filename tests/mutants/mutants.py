@@ -3,7 +3,7 @@
 
     python3 tests/mutants/mutants.py --floor plan --count 20 --seed 1
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
-    python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
+    python3 tests/mutants/mutants.py --count 600 --jobs 2    all floors, by WEIGHTS, two mutants at a time
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
     python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
