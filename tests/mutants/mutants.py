@@ -46,7 +46,7 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
            "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
-FOLDERS = {"kernels": ["cpu", "ops"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
+FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
