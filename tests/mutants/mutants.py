@@ -52,6 +52,7 @@ TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
 FILE = 8 << 30      # bytes of a file that it may write
+STOPPED = threading.Event()     # what came out since is no verdict: compilers and tests may have been stopped, too
 
 
 # ---- C, as far as needed: tokens, and where functions are ----
@@ -680,6 +681,8 @@ class Campaign:
                 verdict, test = self.judge(mutant, text, at)
                 seconds = time.monotonic() - began
             with self.lock:
+                if STOPPED.is_set():
+                    return False
                 write_result(mutant, verdict, test, seconds)
                 self.results[key_of(mutant)] = known = Result(*[str(x) for x in mutant[:6]], verdict, test,
                                                               str(seconds))
@@ -749,6 +752,11 @@ def survivors():
             print("%s %s\n- %s\n+ %s\n= %s\n" % (*key, why))
 
 
+def stop(*_):
+    STOPPED.set()
+    sys.exit("stopped")
+
+
 def main():
     os.chdir(ROOT)
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -776,7 +784,8 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         sys.exit("another run is at work in " + AT)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, stop)
     make("build/rooms.a", "build/plan_check.o", "build/ref.o")
     total = options.total or (1e6 if options.rest or options.tests else 20)
     campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes,
