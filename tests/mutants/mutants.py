@@ -451,7 +451,8 @@ def run(at, seconds=None, most=600):
         (most, most + 5, MEMORY >> 10, FILE >> 9)
     child = subprocess.Popen(["sh", "-c", limits], cwd=at + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, start_new_session=True)
-    end = time.monotonic() + 4 * most + 20      # other programs want the processor, too
+    crowd = max(1, os.getloadavg()[0] / os.cpu_count())     # other programs want the processors, too
+    end = time.monotonic() + (4 * most + 20) * crowd
     said, why = b"", None
     with selectors.DefaultSelector() as ready:
         ready.register(child.stdout, selectors.EVENT_READ)
