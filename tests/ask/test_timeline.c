@@ -280,7 +280,7 @@ static void any_name(void)
         "<svg>&\"'",
         "a\\\"b\\",
         "\x01\x1f\x7f\n\t",
-        "\xc3\xa4\xe6\xbc\xa2\xf0\x9f\x98\x80",
+        "\xc3\xa4\xe6\xbc\xa2\xf0\x9f\x98\x80\xef\xbf\xa5",
         "\xff\xfe broken \xc3",
         "]]>-->",
         "",
@@ -294,6 +294,10 @@ static void any_name(void)
     for (int early = 0; early < 2; early++) {
         gckpt_plan *plan = plan_of(&m, GCKPT_STORE_ALL, 0, early);
         check_pictures(plan, 200000);
+        text trace = { 0 };
+        CHECK(gckpt_plan_trace(plan, write_text, &trace) == GCKPT_OK);
+        CHECK(find(trace.bytes, names[3]) && !find(trace.bytes, names[7])); /* no characters */
+        free(trace.bytes);
         for (size_t i = 0; i < plan->node_count; i++) {
             text t = { 0 };
             for (int most = 4; most < 40; most++) { /* as wide as promised */
@@ -341,6 +345,7 @@ static void leaves_and_places(void)
         snprintf(place[2], sizeof place[2],  " #%d at ", gckpt_id(x)); /* nobody wants it */
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
+        CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, but no loss */
         free(t.bytes);
         gckpt_plan_free(plan);
     }

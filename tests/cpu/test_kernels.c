@@ -521,7 +521,7 @@ static void draw_more(gckpti_attention *o)
     if (o->causal && which & 1)
         o->window = (int)(pick(0, 1) ? pick(1, 20) : pick(1, 150));
     if (which & 2)
-        o->cap = 0.5f * (float)pick(1, 8);
+        o->cap = 0.0625f * (float)(1 << pick(0, 6));
     if (which & 4)
         o->scale = 0.1f * (float)pick(1, 9);
 }

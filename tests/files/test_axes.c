@@ -173,7 +173,8 @@ static void test_refused(void)
             const uint64_t before = gckpt_store_hash(s);
             CHECK(read_as(s, &f, &ways[way]) == GCKPT_E_DATA && gckpt_store_hash(s) == before);
             told(s, "tensor \"0.weight\"");
-            CHECK(gckpt_store_note(s, "1.num_batches_tracked") == NULL);
+            CHECK(gckpt_store_note(s, "1.num_batches_tracked") == NULL && !gckpt_store_note(s, NULL) &&
+                  !gckpt_store_note(NULL, "a"));
             gckpt_file_desc d = ways[way];
             d.convolutions = GCKPT_AXES_HWIO;
             CHECK_MSG(read_as(s, &f, &d) == GCKPT_OK, "%s", gckpt_error_text(s));

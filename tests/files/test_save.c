@@ -458,6 +458,8 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" W "}", 8, GCKPT_E_DATA, "\"b\": is missing" },
     { "{}", 0, GCKPT_E_DATA, "\"w\": is missing" },
     { "{" W "," B ",\"c\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "\"c\": is none of the store's" },
+    { "{" W "," B ",\"\\u00e9\\u20ac\\ud83d\\ude00\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA,
+      "\"\303\251\342\202\254\360\237\230\200\": is none of the store's" },
     { "{" W "," B ",\"\":" T("1", 12, 16) "}", 16, GCKPT_E_DATA, "reserved" },
     { "{\"w\":" T("1", 0, 4) ",\"b\":" T("2", 4, 12) "}", 12, GCKPT_E_SHAPE, "\"w\": the file has it as [1], the store as [2]" },
     { "{\"w\":" T("1,2", 0, 8) "," B "}", 12, GCKPT_E_SHAPE, "[1,2]" },

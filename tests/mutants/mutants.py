@@ -3,7 +3,7 @@
 
     python3 tests/mutants/mutants.py --floor plan --count 20 --seed 1
     python3 tests/mutants/mutants.py --file src/kernels/bf16.c --count 10 --minutes 5
-    python3 tests/mutants/mutants.py --count 600             all floors, by WEIGHTS
+    python3 tests/mutants/mutants.py --count 600 --jobs 2    all floors, by WEIGHTS, two mutants at a time
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
     python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
@@ -25,16 +25,17 @@ without build/. Python's own library, make and a C compiler suffice; one run at 
 """
 import argparse
 import collections
+import concurrent.futures
 import fcntl
 import os
 import random
 import re
-import resource
 import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,11 +46,13 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
            "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
-FOLDERS = {"kernels": ["cpu"], "base": ["graph", "store"]}
+FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
+FILE = 8 << 30      # bytes of a file that it may write
+STOPPED = threading.Event()     # what came out since is no verdict: compilers and tests may have been stopped, too
 
 
 # ---- C, as far as needed: tokens, and where functions are ----
@@ -309,13 +312,13 @@ def of_kernels():
 
 
 class Builder:
-    """Objects and programs of one file of src/, in build/mutants."""
+    """Objects and programs of one file of src/, in a folder of build/mutants."""
 
-    def __init__(self, file):
-        self.file = file
+    def __init__(self, file, at):
+        self.file, self.at = file, at
         self.words = compiler()
         self.with_ld = self.words + ["-fuse-ld=" + n for n in ("lld", "gold") if shutil.which("ld." + n)][:1]
-        self.copy = AT + "/tree/" + file[len("src/"):]
+        self.copy = at + "/tree/" + file[len("src/"):]
         os.makedirs(os.path.dirname(self.copy), exist_ok=True)
         self.objects, self.own = self.wanted(), {}
 
@@ -379,7 +382,7 @@ class Builder:
         seen = {"0"}
         try:
             for source, options, _ in self.objects or self.readers():
-                said = subprocess.run(self.words + ["-I%s/tree" % AT, "-Isrc", "-E", "-P"] + options + [source],
+                said = subprocess.run(self.words + ["-I%s/tree" % self.at, "-Isrc", "-E", "-P"] + options + [source],
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
                 seen |= set(re.findall(r"GCKPTI_REGION_(\d+)", said.decode("utf-8", "replace")))
         finally:
@@ -395,8 +398,8 @@ class Builder:
             for n, (source, options, there) in enumerate(self.objects_of(mutant)):
                 level = "-O2" if re.match("build/src/(num|ops|cpu|kernels)/", there) else "-O1"
                 words = [level if w == "-O2" else w for w in self.words]
-                out = "%s/mutant-%d.o" % (AT, n)
-                done = subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % AT,
+                out = "%s/mutant-%d.o" % (self.at, n)
+                done = subprocess.run(words + ["-I%s/tree" % self.at, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % self.at,
                                                "-Werror=incompatible-pointer-types", "-Werror=int-conversion"] + options +
                                       ["-c", "-o", out, source], stderr=subprocess.DEVNULL, timeout=600)
                 if done.returncode:
@@ -406,8 +409,8 @@ class Builder:
                         made.append(out)
             for test in tests_in("num") if made and re.match(r"src/num/.*\.h$", self.file) else []:
                 words = ["-O0" if w == "-O2" else w for w in self.words]    # it has num's functions in itself
-                self.own[test] = "%s/%s.o" % (AT, test)
-                if subprocess.run(words + ["-I%s/tree" % AT, "-Isrc", "-Ibuild/api", "-Itests", "-DPLAN_CHECK_LINKED",
+                self.own[test] = "%s/%s.o" % (self.at, test)
+                if subprocess.run(words + ["-I%s/tree" % self.at, "-Isrc", "-Ibuild/api", "-Itests", "-DPLAN_CHECK_LINKED",
                                            "-c", "-o", self.own[test], "tests/num/%s.c" % test]).returncode:
                     return None
         finally:
@@ -415,11 +418,12 @@ class Builder:
         return made
 
     def link(self, test, objects):
-        out = AT + "/run/program"
+        """Whether the test links with them: one that has the mutant's file in itself does not."""
+        out = self.at + "/run/program"
         extra = ["build/ref.o"] if test == "test_ops" else []
-        subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
-                       ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"], check=True)
-        return out
+        return subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
+                              ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"],
+                              stderr=subprocess.DEVNULL).returncode == 0
 
 
 # ---- what is run ----
@@ -427,9 +431,10 @@ FAILED = re.compile(rb"^[\w./-]+\.[ch]:\d+: ", re.M)
 COUNTS = re.compile(rb"^[^:\n]+: \d+ passed, 0 failed$", re.M)
 
 
-def prepare_folder():
+def prepare_folder(at):
     """Where programs run: they see the tree by links, and have a build/ of their own."""
-    at = AT + "/run"
+    shutil.rmtree(at + "/tree", ignore_errors=True)     # a mutant left there would be in all that follow
+    at += "/run"
     os.makedirs(at + "/build/o", exist_ok=True)
     for name in os.listdir("."):
         if name not in ("build", ".git") and not os.path.lexists(at + "/" + name):
@@ -438,19 +443,16 @@ def prepare_folder():
         os.symlink(os.path.join(ROOT, "build/api"), at + "/build/api")
 
 
-def run(seconds=None, most=600):
-    """Runs AT/run/program: (why it is dead or None, seconds of the processor). `seconds`: what it normally takes."""
+def run(at, seconds=None, most=600):
+    """Runs program in at/run: (why it is dead or None, seconds of the processor). `seconds`: what it normally takes."""
     if seconds is not None:
         most = max(LEAST, int(TIMES * seconds + 1))
-
-    def limits():
-        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
-    child = subprocess.Popen(["./program"], cwd=AT + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limits)
-    end = time.monotonic() + 4 * most + 20      # other programs want the processor, too
+    limits = "ulimit -S -t %d; ulimit -H -t %d; ulimit -c 0; ulimit -v %d; ulimit -f %d; exec ./program" % \
+        (most, most + 5, MEMORY >> 10, FILE >> 9)
+    child = subprocess.Popen(["sh", "-c", limits], cwd=at + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True)
+    crowd = max(1, os.getloadavg()[0] / os.cpu_count())     # other programs want the processors, too
+    end = time.monotonic() + (4 * most + 20) * crowd
     said, why = b"", None
     with selectors.DefaultSelector() as ready:
         ready.register(child.stdout, selectors.EVENT_READ)
@@ -486,19 +488,24 @@ class Times:
     def __init__(self, most):
         self.most = most
         self.path = AT + "/times.tsv"
-        self.known = {}
+        self.known, self.locks = {}, collections.defaultdict(threading.Lock)
         if os.path.exists(self.path):
             with open(self.path, encoding="utf-8") as f:
                 for line in f:
                     test, seconds, stamp = line.rstrip("\n").split("\t")
                     self.known[test] = float(seconds), stamp
 
-    def of(self, test):
+    def of(self, test, at):
+        with self.locks[test]:
+            return self.measured(test, at)
+
+    def measured(self, test, at):
         stamp = str(max(os.path.getmtime(p) for p in ("build/o/%s.o" % test, "build/rooms.a", "build/plan_check.o")))
         seconds, known = self.known.get(test, (0, ""))
         if known != stamp or -self.most < seconds < 0:
-            Builder("src/base/text.c").link(test, [])
-            why, taken, said = run(most=int(min(self.most, 600)) + 1)
+            if not Builder("src/base/text.c", at).link(test, []):
+                sys.exit("%s does not link" % test)
+            why, taken, said = run(at, most=int(min(self.most, 600)) + 1)
             if why in ("too slow", "hangs") and self.most < 600:
                 why, taken = None, -self.most
             if why or FAILED.search(said):
@@ -522,7 +529,6 @@ def tests_for(file, rest):
     if re.search(OF_RANKS, file):
         folders = ["ranks"] + folders
     first = [t for folder in folders for t in tests_in(folder)]
-    whole = tests_in("whole")
     others = tests_in("whole")
     if rest:
         others += [t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d not in ("cuda", "whole")
@@ -608,14 +614,19 @@ def drawn(files, seed):
 
 
 class Campaign:
-    def __init__(self, rest, total, only, until):
+    """Mutants in the order in which they are drawn, --jobs of them at work, each job in a folder of its own."""
+
+    def __init__(self, rest, total, only, until, jobs):
         self.rest, self.total, self.only, self.until = rest, total, only, until
         self.times, self.results, self.explained = Times(total), read_results(), read_explained()
-        self.made, self.regions = set(), {}
+        self.made, self.regions, self.lock = set(), {}, threading.Lock()
+        self.idle = [AT] + ["%s/job%d" % (AT, n) for n in range(2, jobs + 1)]
+        for at in self.idle:
+            prepare_folder(at)
 
-    def judge(self, mutant, text):
+    def judge(self, mutant, text, at):
         """(verdict, test)"""
-        builder = Builder(mutant.file)
+        builder = Builder(mutant.file, at)
         try:
             objects = builder.build(mutant, text)
         except subprocess.TimeoutExpired:
@@ -624,73 +635,96 @@ class Campaign:
             return "no build", ""
         if not objects:
             return "same object", ""
-        left_out, spent = False, 0
-        for test in self.in_order(mutant.file):
-            if spent + self.times.of(test) > self.total:
+        left_out, linked, spent = False, False, 0
+        for test in self.in_order(mutant.file, at):
+            if spent + self.times.of(test, at) > self.total:
                 left_out = True
                 continue
-            spent += self.times.of(test)
-            builder.link(test, objects)
-            why, _, _ = run(self.times.of(test))
+            spent += self.times.of(test, at)
+            if not builder.link(test, objects):
+                continue
+            linked = True
+            why, _, _ = run(at, self.times.of(test, at))
             if why:
                 return "killed", "%s %s" % (test, why)
-        return "open" if left_out or self.only else "survived", ""
+        return "open" if left_out or self.only else "survived" if linked else "no build", ""
 
-    def in_order(self, file):
+    def in_order(self, file, at):
         """The tests that a mutant of this file meets: what kills much in little time first, the floor's own before."""
         first, others = (self.only, []) if self.only else tests_for(file, self.rest)
-        missing = [t for t in first + others if t not in self.made]
-        if missing:
-            make(*["build/o/%s.o" % t for t in missing])
-            self.made.update(missing)
-        floor = file.split("/")[1]
-        kills = collections.Counter(r.test.split()[0] for r in self.results.values()
-                                    if r.verdict == "killed" and r.file.split("/")[1] == floor)
-        return sorted(first + others, key=lambda t: (0.3 + self.times.of(t)) / ((3 if t in first else 1) + kills[t]))
+        with self.lock:
+            missing = [t for t in first + others if t not in self.made]
+            if missing:
+                make(*["build/o/%s.o" % t for t in missing])
+                self.made.update(missing)
+            floor = file.split("/")[1]
+            kills = collections.Counter(r.test.split()[0] for r in self.results.values()
+                                        if r.verdict == "killed" and r.file.split("/")[1] == floor)
+        order = sorted(first + others, key=lambda t: self.times.locks[t].locked())     # others measure those
+        times = {t: self.times.of(t, at) for t in order}
+        return sorted(first + others, key=lambda t: (0.3 + times[t]) / ((3 if t in first else 1) + kills[t]))
 
     def is_compiled(self, mutant, text):
         """Whether this machine compiles the part of the file that it is in: no other instruction set's, say."""
         if mutant.file not in self.regions:
-            self.regions[mutant.file] = Builder(mutant.file).regions(text)
+            self.regions[mutant.file] = Builder(mutant.file, AT + "/look").regions(text)
         return [here for at, here in self.regions[mutant.file] if at <= mutant.start][-1]
 
     def one(self, mutant, text):
         """The verdict, and whether it counts as tried."""
-        known = self.results.get(key_of(mutant))
+        with self.lock:
+            known, at = self.results.get(key_of(mutant)), self.idle.pop()
         if known is None:
             if key_of(mutant) in self.explained:
                 verdict, test, seconds = "survived", "", 0
             else:
                 began = time.monotonic()
-                verdict, test = self.judge(mutant, text)
+                verdict, test = self.judge(mutant, text, at)
                 seconds = time.monotonic() - began
-            write_result(mutant, verdict, test, seconds)
-            self.results[key_of(mutant)] = known = Result(*[str(x) for x in mutant[:6]], verdict, test, str(seconds))
-            print("%-11s %s:%d %s: %s%s" % (verdict, mutant.file, mutant.line, mutant.operator, test,
-                                            " [%.0f s]" % seconds), flush=True)
-            if verdict in ("survived", "open"):
-                print("    - %s\n    + %s" % (mutant.before, mutant.after), flush=True)
+            with self.lock:
+                if STOPPED.is_set():
+                    return False
+                write_result(mutant, verdict, test, seconds)
+                self.results[key_of(mutant)] = known = Result(*[str(x) for x in mutant[:6]], verdict, test,
+                                                              str(seconds))
+                print("%-11s %s:%d %s: %s%s" % (verdict, mutant.file, mutant.line, mutant.operator, test,
+                                                " [%.0f s]" % seconds), flush=True)
+                if verdict in ("survived", "open"):
+                    print("    - %s\n    + %s" % (mutant.before, mutant.after), flush=True)
+        with self.lock:
+            self.idle.append(at)
         return known.verdict in ("killed", "survived", "open")
 
-    def files(self, files, count, seed):
-        tried = 0
-        for mutant, text in drawn(files, seed):
-            if tried >= count or time.monotonic() > self.until:
-                break
-            if self.is_compiled(mutant, text):
-                tried += self.one(mutant, text)
-        return tried
+    def all(self, mutants, count=sys.maxsize):
+        """Until `count` were tried. None is begun that might be one too many: any number of jobs tries the same."""
+        tried, at_work = 0, set()
+        with concurrent.futures.ThreadPoolExecutor(len(self.idle)) as pool:
+            mutants, room = iter(mutants), len(self.idle)
+            while True:
+                while len(at_work) < room and tried + len(at_work) < count and time.monotonic() < self.until:
+                    drawn_one = next(mutants, None)
+                    if drawn_one is None:
+                        break
+                    at_work.add(pool.submit(self.one, *drawn_one))
+                if not at_work:
+                    return
+                done, at_work = concurrent.futures.wait(at_work, return_when=concurrent.futures.FIRST_COMPLETED)
+                tried += sum(job.result() for job in done)
 
-    def again(self, files):
-        """Survivors that nobody explained, once more."""
+    def files(self, files, count, seed):
+        self.all(((m, text) for m, text in drawn(files, seed) if self.is_compiled(m, text)), count)
+
+    def again(self, files, line):
+        """Survivors that nobody explained, once more; of one line, if that is not None."""
         wanted = {k for k, r in self.results.items() if r.verdict in ("survived", "open") and k not in self.explained}
         wanted |= {k for k in read_explained(of_open=True) if k not in self.results}
         for file in [f for f in files if any(k[0] == f for k in wanted)]:
             by_operator, text = mutants_of(file)
-            for mutant in [m for places in by_operator.values() for m in places]:
-                if key_of(mutant) in wanted and time.monotonic() < self.until:
-                    self.results.pop(key_of(mutant), None)
-                    self.one(mutant, text)
+            asked = [m for places in by_operator.values() for m in places
+                     if key_of(m) in wanted and line in (None, m.line)]
+            for m in asked:
+                self.results.pop(key_of(m), None)
+            self.all((m, text) for m in asked)
 
 
 def table():
@@ -719,15 +753,21 @@ def survivors():
             print("%s %s\n- %s\n+ %s\n= %s\n" % (*key, why))
 
 
+def stop(*_):
+    STOPPED.set()
+    sys.exit("stopped")
+
+
 def main():
     os.chdir(ROOT)
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("--floor", help="a folder of src/")
     ask.add_argument("--file", help="a file of src/")
-    ask.add_argument("--line", type=int, help="all mutants of that line of --file")
+    ask.add_argument("--line", type=int, help="all mutants of that line of --file; with --again what survived there")
     ask.add_argument("--count", type=int, default=20, help="mutants to try")
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
+    ask.add_argument("--jobs", type=int, default=1, help="mutants at work at the same time")
     ask.add_argument("--total", type=float, help="seconds of tests that a mutant meets; 20, all with --rest or --tests")
     ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_core")
     ask.add_argument("--again", action="store_true", help="survivors once more")
@@ -745,29 +785,28 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         sys.exit("another run is at work in " + AT)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    shutil.rmtree(AT + "/tree", ignore_errors=True)     # a mutant left there would be in all that follow
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, stop)
     make("build/rooms.a", "build/plan_check.o", "build/ref.o")
-    prepare_folder()
     total = options.total or (1e6 if options.rest or options.tests else 20)
-    campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes)
+    campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes,
+                        options.jobs)
     all_files = floors()
     if options.floor and options.floor not in all_files:
         sys.exit("no floor " + options.floor)
     chosen = [options.file] if options.file else all_files[options.floor] if options.floor else \
         [f for files in all_files.values() for f in files]
     if options.again:
-        campaign.again(chosen)
+        campaign.again(chosen, options.line)
     elif options.line:
         by_operator, text = mutants_of(options.file)
-        for mutant in [m for places in by_operator.values() for m in places if m.line == options.line]:
-            campaign.one(mutant, text)
+        campaign.all((m, text) for places in by_operator.values() for m in places if m.line == options.line)
     elif options.file or options.floor:
         campaign.files(chosen, options.count, options.seed)
     else:
         share = options.count / sum(WEIGHTS.values())
-        for floor, files in all_files.items():
-            campaign.files(files, round(WEIGHTS[floor] * share), options.seed)
+        for floor in sorted(all_files, key=lambda f: -WEIGHTS[f]):
+            campaign.files(all_files[floor], round(WEIGHTS[floor] * share), options.seed)
     table()
 
 

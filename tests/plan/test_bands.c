@@ -297,6 +297,36 @@ static void test_chosen(void)
     rig_free(NULL, NULL, n.g, n.s);
 }
 
+/* Two stretches that may run in bands, a large one and a small one, and a product of `wide` columns behind them. */
+static gckpt_plan *stretches(int large, int wide)
+{
+    const gckpt_window each = { .padding = { 1, 1 } }, some = { .size = { large, large }, .stride = { large, large } };
+    const int turn[4] = { 0, 2, 1, 3 };
+    net n = { .s = gckpt_store_new(NULL) };
+    n.g = gckpt_graph_new(n.s, NULL);
+    n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 32 * large, 32 * large, 8));
+    gckpt_tensor *h = gckpt_relu(gckpt_conv2d(n.x, weight(&n, gckpt_shape4(3, 3, 8, 8), 1), NULL, &each));
+    h = gckpt_average_pool(gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 8, 8), 1), NULL, &each)), &some);
+    h = gckpt_permute(h, turn, 4);
+    h = gckpt_relu(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 8, 24), 1), NULL, &each));
+    h = gckpt_global_average_pool(gckpt_conv2d(h, weight(&n, gckpt_shape4(3, 3, 24, 8), 1), NULL, &each));
+    n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(1));
+    n.term.loss = gckpt_cross_entropy(gckpt_linear(h, weight(&n, gckpt_shape2(8, wide), 0), NULL), n.y);
+    n.term.weight = 1;
+    gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL, .plain = 1, .alignment = 4 }, 1);
+    rig_free(NULL, NULL, n.g, n.s);
+    return p;
+}
+
+/* Each stretch runs in bands where that takes less than any other op needs anyway, whatever was made before it. */
+static void test_stretches(void)
+{
+    gckpt_plan *both = stretches(4, 3), *none = stretches(4, 400000);
+    CHECK_MSG(runs_of(both) == 2 && !none, "%d and %d runs", runs_of(both), runs_of(none));
+    gckpt_plan_free(both);
+    gckpt_plan_free(none);
+}
+
 /* Every allocation fails once. */
 static void test_memory(void)
 {
@@ -324,6 +354,7 @@ int main(int argc, char **argv)
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
     test_chosen();
+    test_stretches();
     test_memory();
     CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,

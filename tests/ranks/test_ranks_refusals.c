@@ -32,7 +32,7 @@ static model build(int ranks, gckpt_shard shard)
     gckpt_init normal = { 0.3f, 0, 0 };
     memset(&m, 0, sizeof m);
     m.s = gckpt_store_new(NULL);
-    CHECK(gckpt_store_ranks(m.s, 0, ranks, shard) == GCKPT_OK);
+    CHECK(gckpt_store_ranks(m.s, ranks, ranks, shard) == GCKPT_E_ARG && gckpt_store_ranks(m.s, 0, ranks, shard) == GCKPT_OK);
     m.g = gckpt_graph_new(m.s, NULL);
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
     m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));

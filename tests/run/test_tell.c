@@ -1,5 +1,6 @@
 /* test_tell.c - what a step tells: gckpt_term_loss, each loss by itself, against sums made here, in every
- * way to run; gckpt_profile_step: where the time goes, by a clock that is counted. */
+ * way to run; gckpt_profile_step: where the time goes, by a clock that is counted; GCKPT_DEBUG_RECOMPUTE: an op
+ * that is no function of its inputs. */
 #include "gradckpt.h"
 #include "rig.h"
 
@@ -326,6 +327,53 @@ static void test_profile_refused(void)
     drop(&m);
 }
 
+/* ---- an op whose value is another one each time ---- */
+static int drifts, calls;
+
+static gckpt_result drift_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void drift_forward(const gckpt_call *call)
+{
+    calls++;
+    for (int i = 0; i < ROWS * WIDE; i++)
+        call->out[i] = call->in[0].data[i] + (float)(drifts ? calls : 0);
+}
+static void drift_backward(const gckpt_call *call)
+{
+    for (int i = 0; i < ROWS * WIDE; i++)
+        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
+}
+static const gckpt_op drift_op = { .name = "drift", .shape = drift_shape, .forward = drift_forward,
+                                   .backward = drift_backward };
+
+static void test_recomputed(void)
+{
+    for (drifts = 0; drifts < 2; drifts++) {
+        const gckpt_init one = { 0, 0, 1 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDE)), *in[1];
+        const int id = gckpt_id(x);
+        in[0] = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(WIDE), one));
+        gckpt_tensor *y = gckpt_apply(&drift_op, in, 1, NULL, 0);
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .mode = GCKPT_MEMORY_POOR });
+        gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_RECOMPUTE });
+        const gckpt_feed feed = { id, want_data };
+        const gckpt_hyper rate = gckpt_hyper_lr(0.125f);
+        calls = 0;
+        const gckpt_result result = gckpt_step(e, &feed, 1, ROWS, &rate, NULL);
+        CHECK_MSG(calls == 2 && result == (drifts ? GCKPT_E_DATA : GCKPT_OK), "%d calls: %s", calls, gckpt_error_text(e));
+        CHECK(!drifts || strstr(gckpt_error_text(e), "recompute: the value of"));
+        rig_free(e, p, g, s);
+    }
+    const gckpt_hyper rate = gckpt_hyper_lr(0.125f), rest = { .lr = 0.125f };
+    CHECK(rate.lr == rest.lr && !memcmp(&rate, &rest, sizeof rate));
+}
+
 int main(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_MEMORY_POOR, GCKPT_INFERENCE };
@@ -339,5 +387,6 @@ int main(void)
         for (int64_t micro = 2; micro <= ROWS; micro += micro == 3 ? 3 : 1)
             test_profile(modes[k], micro);
     test_profile_refused();
+    test_recomputed();
     return check_report("test_tell");
 }

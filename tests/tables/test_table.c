@@ -205,7 +205,7 @@ static void round_trips(void)
         net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
         gckpt_plan *p = variant_plan(&n, i);
         CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
-        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0);
+        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK && f.size % 8 == 0 && !memcmp(f.bytes, "gkcptpln", 8));
         gckpt_plan *q = gckpt_plan_read(again.g, file_read, &f, NULL);
         CHECK_MSG(q != NULL, "%s", gckpt_error_text(again.g));
         CHECK(f.at == f.size); /* not a byte more */
@@ -485,7 +485,18 @@ static void constants(void)
     CHECK(gckpt_plan_c(NULL, "a", file_write, &f) == GCKPT_E_ARG && gckpt_plan_c(p, NULL, file_write, &f) == GCKPT_E_ARG);
     CHECK(gckpt_plan_c(p, "a", NULL, &f) == GCKPT_E_ARG);
     f.size = 0;
-    CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK);
+    CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK && file_write(&f, "", 1) == 1);
+    char *at = strstr((char *)f.bytes, "a_names[] = {"), life[200]; /* every byte of a name, every life */
+    for (size_t i = 0; i < p->name_bytes && at; i++) {
+        at = strstr(at, "'\\");
+        CHECK(at && strtol(at + 2, &at, 8) == (unsigned char)p->names[i] && *at == '\'');
+    }
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *b = &p->lives[i];
+        snprintf(life, sizeof life, "{ %d, %d, %lu, %lu, %d, (gckpt_buffer_kind)%d }", b->start, b->end,
+                 (unsigned long)b->offset, (unsigned long)b->size, b->id, (int)b->kind);
+        CHECK_MSG(strstr((char *)f.bytes, life) != NULL, "life %d: %s", (int)i, life);
+    }
     for (size_t limit = 1; limit < f.size; limit += 997) {
         file g = { .limit = limit };
         CHECK(gckpt_plan_c(p, "a", file_write, &g) == GCKPT_E_FILE);

@@ -403,6 +403,8 @@ static void beyond(void)
     huge_free(&h);
     h = huge_new(4 * columns); /* now all are */
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
+    desc.mode = GCKPT_AUTO;
+    CHECK(!gckpt_frontier_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     huge_free(&h);
 
     for (int mode = 0; mode < 4; mode++) {
