@@ -15,7 +15,7 @@ in_kernels="TRAINING BF16 PACK RECURRENT IMAGES LOSSES AMX AVX512 AVX2" # the ot
 
 # The whole may have so many KB, by gcc -O2 on x86-64; what adds to it raises that in a commit of its own. The check fails,
 # too, where docs/parts.md tells of 3 % more or less than there is.
-all_in_kb=915
+all_in_kb=917
 
 # Usual sets: what a program of its kind leaves out, and KB of .text that the rest may have (gcc -O2, x86-64).
 sets="gpt tuning firmware"
