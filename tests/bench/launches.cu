@@ -95,11 +95,12 @@ double of_large = 416, of_small = 104; /* instructions of a turn */
 
 struct Cost {
     double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
+    double least;                          /* seconds, whatever else */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
 {
-    Cost c = { l.element * l.elements, 0, 620e12, 16 };
+    Cost c = { l.element * l.elements, 0, 620e12, 16, 0 };
     auto is = [&](const char *text) { return name.find(text) == 0; };
     if (is("mma_product_kernel")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
@@ -118,10 +119,16 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("update_kernel")) {
         auto p = std::get<0>(tally::of(l, update_kernel<4>));
         c.bytes = 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
-    } else if (is("column_sums_kernel")) {
-        auto p = tally::of(l, fast::column_sums_kernel);
-        c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * 2 * (std::get<4>(p) ? 2 : 1);
-        c.on_its_way = std::get<4>(p) ? 4 : 8; /* by SASS: of norms one row's two elements; else four */
+    } else if (is("group_sums_kernel<8>")) {
+        auto p = tally::of(l, fast::group_sums_kernel<8>);
+        int arrays = std::get<7>(p) ? 2 : 1;
+        c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * arrays * (2 + 4.0 / fast::TOKENS);
+        c.on_its_way = 8 * 16 * arrays;
+    } else if (is("add_groups_kernel")) {
+        auto p = tally::of(l, fast::add_groups_kernel);
+        c.bytes = (double)std::get<2>(p) * (double)std::get<3>(p) * 4 * l.grid.y;
+        c.on_its_way = 8 * 4;
+        c.least = (double)std::get<2>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
     } else if (is("fast_norm")) {
         double rows = is("fast_norm_forward") ? std::get<7>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<6>(tally::of(l, fast::fast_norm_backward_kernel));
         double n = is("fast_norm_forward") ? std::get<8>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<7>(tally::of(l, fast::fast_norm_backward_kernel));
@@ -146,7 +153,7 @@ double seconds_of(const tally::Launch &l, const Cost &c)
     double threads = (double)l.grid.x * l.grid.y * l.grid.z * l.block.x;
     threads = std::min(threads, 2048.0 * tally::PROCESSORS);
     double rate = std::min(3.35e12, threads * c.on_its_way / 0.7e-6);
-    return 1.5e-6 + std::max(c.bytes / rate, c.flops / c.rate);
+    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate, c.least });
 }
 
 /* "... KERNEL = {anonymous}::fast::slice_kernel]" without what they all have. */

@@ -627,6 +627,7 @@ static void test_norms(void)
     test_norm_of(16, 257, 1, 0, 0, -5, 0, 0);
     test_norm_of(65, 64, 0, 1, 0, 1, all, 1);
     test_norm_of(9, 129, 0, 0, 0, 0, 1 | GRAD_OUT, 1);
+    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* of whose groups sums take three rounds */
 }
 
 /* ---- elementwise, slice: a few roundings of one binary32 formula ---- */
@@ -848,6 +849,7 @@ int main(void)
     test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
     test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
 #endif
+    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* sums of its bias take two rounds */
     test_attention();
     test_loss();
     test_norms();
