@@ -25,7 +25,8 @@ FILENAME ~ /log$/ {
 }
 # A loop is what a jump backwards encloses. How often one runs that is nested in the widest is known by what its turns
 # come to: of products by 128 x 128 64 mma and 4 copies of each factor a thread, of 64 x 64 16 and 2.
-function finish(    i, j, best, mma, total, copies, matrices, own, copying, times)
+# Where there are copies outside of such loops these are of whole tiles; the loops, of others, are left out.
+function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, straight)
 {
     if (name !~ /4fast/ || name ~ /map_kernel/) return
     mma = matrices = copies = total = best = 0
@@ -35,7 +36,11 @@ function finish(    i, j, best, mma, total, copies, matrices, own, copying, time
         if (own && (!best || to[i] - from[i] > to[best] - from[best])) best = i
     }
     if (best) {
+        straight = 0
         for (j = from[best]; j <= to[best]; j++) weight[j] = 1
+        for (i = 1; i <= loops; i++)
+            for (j = from[i]; i != best && from[i] >= from[best] && to[i] <= to[best] && j <= to[i]; j++) weight[j] = 0
+        for (j = from[best]; j <= to[best]; j++) straight += weight[j] && op[j] ~ /^LDGSTS/
         for (i = 1; i <= loops; i++) {
             if (i == best || from[i] < from[best] || to[i] > to[best]) continue
             own = copying = 0
@@ -43,7 +48,7 @@ function finish(    i, j, best, mma, total, copies, matrices, own, copying, time
                 own += op[j] ~ /^HMMA/
                 copying += op[j] ~ /^LDGSTS/
             }
-            times = own ? turns(name, 64, 16, own) / own : copying ? turns(name, 4, 2, 4) / copying : 0
+            times = own ? turns(name, 64, 16, own) / own : copying && !straight ? turns(name, 4, 2, 4) / copying : 0
             for (j = from[i]; j <= to[i]; j++) weight[j] = times
         }
         for (j = from[best]; j <= to[best]; j++) {
