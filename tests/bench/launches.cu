@@ -117,8 +117,12 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
     } else if (is("update_kernel")) {
-        auto p = std::get<0>(tally::of(l, update_kernel<4>));
-        c.bytes = 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
+        auto all = std::get<0>(tally::of(l, update_kernel));
+        c.bytes = 0;
+        for (int i = 0; i < all.n; i++) {
+            const gckpt_pass &p = all.at[i].p;
+            c.bytes += 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
+        }
     } else if (is("group_sums_kernel<8>")) {
         auto p = tally::of(l, fast::group_sums_kernel<8>);
         int arrays = std::get<7>(p) ? 2 : 1;
