@@ -24,11 +24,12 @@ FILENAME ~ /log$/ {
     next
 }
 # A loop is what a jump backwards encloses. How often one runs that is nested in the widest is known by what its turns
-# come to: of products by 128 x 128 64 mma and 4 copies of each factor a thread, of 64 x 64 16 and 2.
-# Where there are copies outside of such loops these are of whole tiles; the loops, of others, are left out.
-function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, straight)
+# come to: of products by 128 x 128 64 mma and 4 copies of each factor a thread, of 64 x 64 16 and 2. Among the ways
+# through the widest the one is taken that has most copies and ldmatrix, and of these the shortest.
+function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, cost, next_of, last)
 {
     if (name !~ /4fast/ || name ~ /map_kernel/) return
+    for (i = 1; i <= jumps; i++) jump[jump_from[i]] = at[jump_to[i]]
     mma = matrices = copies = total = best = 0
     for (i = 1; i <= loops; i++) { # the widest loop that has mma
         own = 0
@@ -36,11 +37,7 @@ function finish(    i, j, best, mma, total, copies, matrices, own, copying, time
         if (own && (!best || to[i] - from[i] > to[best] - from[best])) best = i
     }
     if (best) {
-        straight = 0
         for (j = from[best]; j <= to[best]; j++) weight[j] = 1
-        for (i = 1; i <= loops; i++)
-            for (j = from[i]; i != best && from[i] >= from[best] && to[i] <= to[best] && j <= to[i]; j++) weight[j] = 0
-        for (j = from[best]; j <= to[best]; j++) straight += weight[j] && op[j] ~ /^LDGSTS/
         for (i = 1; i <= loops; i++) {
             if (i == best || from[i] < from[best] || to[i] > to[best]) continue
             own = copying = 0
@@ -48,10 +45,17 @@ function finish(    i, j, best, mma, total, copies, matrices, own, copying, time
                 own += op[j] ~ /^HMMA/
                 copying += op[j] ~ /^LDGSTS/
             }
-            times = own ? turns(name, 64, 16, own) / own : copying && !straight ? turns(name, 4, 2, 4) / copying : 0
+            times = own ? turns(name, 64, 16, own) / own : copying ? turns(name, 4, 2, 4) / copying : 0
             for (j = from[i]; j <= to[i]; j++) weight[j] = times
         }
-        for (j = from[best]; j <= to[best]; j++) {
+        last = to[best]
+        cost[last] = 0
+        for (j = last - 1; j >= from[best]; j--) {
+            next_of[j] = j + 1
+            if (jump[j] > j && jump[j] <= last && (always[j] || cost[jump[j]] < cost[j + 1])) next_of[j] = jump[j]
+            cost[j] = cost[next_of[j]] + weight[j] * (op[j] ~ /^(LDGSTS|LDSM)/ ? -1000 : 1)
+        }
+        for (j = from[best]; j; j = j < last ? next_of[j] : 0) {
             total += weight[j]
             mma += weight[j] * (op[j] ~ /^HMMA/)
             matrices += weight[j] * (op[j] ~ /^LDSM/)
@@ -79,7 +83,7 @@ function short(name)
     sub(/E+$/, "", name)
     return name
 }
-/Function :/ { finish(); name = $3; n = loops = 0; split("", at); next }
+/Function :/ { finish(); name = $3; n = loops = jumps = 0; split("", at); split("", jump); split("", always); next }
 /^ +\/\*[0-9a-f]+\*\// {
     n++
     at[$1] = n
@@ -89,6 +93,9 @@ function short(name)
         target = "/*" sprintf("%4s", substr($0, RSTART + 2, RLENGTH - 4)) "*/"
         gsub(/ /, "0", target)
         if (target in at && at[target] < n) { from[++loops] = at[target]; to[loops] = n }
+        jump_from[++jumps] = n
+        jump_to[jumps] = target
+        always[n] = $2 !~ /^@/ && $0 !~ /BRA !?U?P[0-9]/
     }
 }
 END { finish() }' "$B/log" "$B/sass" | sort > "$B/kernels"
