@@ -717,6 +717,7 @@ typedef struct {
     char mixer[32];
     size_t bytes;
     double loss;
+    long launches; /* of the last step; 0: not counted */
 } setting;
 
 static uint64_t train(setting *o)
@@ -760,8 +761,15 @@ static uint64_t train(setting *o)
     const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
     const gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.7f };
     gckpt_report report = { 0, 0, 0, 0 };
-    for (int i = 0; i < STEPS && e; i++)
+    for (int i = 0; i < STEPS && e; i++) {
+#ifdef GCKPT_CUDA_SHIM
+        o->launches = -cuda_shim.launches;
+#endif
         CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+#ifdef GCKPT_CUDA_SHIM
+        o->launches += cuda_shim.launches;
+#endif
+    }
     o->loss = report.loss;
     uint64_t hash = gckpt_store_hash(s);
     rig_free(e, p, g, s);
@@ -777,6 +785,8 @@ static void test_training(void)
     uint64_t want = train(&first);
     CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
+    /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch */
+    CHECK_MSG(first.launches <= 276, "a step has %ld launches", first.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
     for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
         setting o = first;
