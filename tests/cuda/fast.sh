@@ -74,7 +74,7 @@ function short(name)
 {
     sub(/.*4fast[0-9]+/, "", name)
     sub(/EEvNS.*/, "", name)
-    sub(/E?NS_6Values.*|EPKf.*/, "", name)
+    sub(/E?NS_6Values.*|EPKf.*|ENS0_.*|Ei.*/, "", name)
     gsub(/ILi|ELi/, " ", name)
     gsub(/ELNS0_7PurposeE0/, " store", name)
     gsub(/ELNS0_7PurposeE1/, " parts", name)
