@@ -171,7 +171,7 @@ gpu:
 
 # By nvcc, or all of it on the processor.
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
-shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim
+shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim build/launches
 
 mpi: mpi-programs
 	@sh tests/ranks/test_mpi.sh
@@ -511,6 +511,9 @@ build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o
 	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
 build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h
 	$(SHIMMED) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
+# Counts what a step launches; no kernel runs.
+build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h
+	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads

@@ -14,15 +14,15 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               620
+ *     >>device    streams, memory, errors, launching, recordings                               625
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           607
+ *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, embed, softmax, norms, losses, classes,
  *                 head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            290
  *                 find, self_test, open
@@ -208,15 +208,20 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
+void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
+
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. */
+ * which it stays: to set the one before again would make a context there, if it has none. more: of
+ * what waits. */
 struct Hold {
     Device *d;
-    explicit Hold(Device *device) : d(device)
+    explicit Hold(Device *device, bool more = false) : d(device)
     {
         d->lock.lock();
         cudaSetDevice(d->number);
         cudaGetLastError();
+        if (!more)
+            flush(d);
     }
     ~Hold() { d->lock.unlock(); }
 };
@@ -1017,11 +1022,26 @@ __device__ __forceinline__ void bring_lines(const Matrix<T> &m, int first, int l
                            tile + PLACES::at(line + k, chunk));
 }
 
+/* The same of bf16 that is all there, its lines at multiples of 16. */
+template <int COUNT, int LENGTH, int THREADS, class PLACES>
+__device__ __forceinline__ void bring_whole(const uint16_t *from, int64_t stride, uint16_t *tile)
+{
+    enum { CHUNKS = LENGTH / 8, STEP = THREADS / CHUNKS };
+    const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+    uint16_t *to = tile + PLACES::at(line, chunk);
+    from += line * stride + chunk * 8;
+    UNROLL for (int k = 0; k < COUNT; k += STEP, from += STEP * stride)
+        gckpti_cp_async16_whole(to + k * LENGTH, from);
+}
+
 template <int COUNT, int LENGTH, int THREADS, class PLACES, bool MIXED, class T>
 __device__ __forceinline__ void bring_tile(const Matrix<T> &m, int first, int lines, int at,
                                            int length, T *tile)
 {
-    if (m.wide)
+    if (sizeof(T) == 2 && m.wide && first + COUNT <= lines && at + LENGTH <= length)
+        bring_whole<COUNT, LENGTH, THREADS, PLACES>(
+            (const uint16_t *)m.x + (int64_t)first * m.stride + at, m.stride, (uint16_t *)tile);
+    else if (m.wide)
         bring_lines<COUNT, LENGTH, THREADS, PLACES, true, MIXED>(m, first, lines, at, length, tile);
     else
         bring_lines<COUNT, LENGTH, THREADS, PLACES, false, MIXED>(m, first, lines, at, length,
@@ -1160,19 +1180,41 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.state[1] + i, v);
 }
 
+/* Passes come one by one, one for each parameter, and wait until there are MOST or something else
+ * is asked for: then one launch does them all, each in blocks of its own. */
+struct Passes {
+    enum { MOST = 16 };
+    struct Pass {
+        gckpt_pass p;
+        More more;
+        unsigned first; /* block */
+        int four;       /* all addresses are multiples of 16 */
+    } at[MOST];
+    unsigned blocks;
+    int n;
+};
+static_assert(sizeof(Passes) <= 4096, "arguments of a kernel");
+
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
  * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
-template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
+__global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Pack<float, 4> Four;
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
-    int64_t at = (int64_t)blockIdx.x * GCKPT_UPDATE_BLOCK;
+    int of = 0;
+    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
+        of++;
+    const gckpt_pass &p = all.at[of].p;
+    const More &more = all.at[of].more;
+    unsigned block = blockIdx.x - all.at[of].first;
+    int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
     int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
-    for (int i = (int)threadIdx.x * N; i + N <= n; i += (int)blockDim.x * N)
-        update_at<N>(p, more, at + i, divided + i);
-    for (int i = n / N * N + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+    int fours = all.at[of].four ? n / 4 * 4 : 0;
+    for (int i = (int)threadIdx.x * 4; i < fours; i += (int)blockDim.x * 4)
+        update_at<4>(p, more, at + i, divided + i);
+    for (int i = fours + (int)threadIdx.x; i < n; i += (int)blockDim.x)
         update_at<1>(p, more, at + i, divided + i);
     if (!p.squares)
         return;
@@ -1185,27 +1227,42 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
-        p.squares[blockIdx.x] = sum;
+        p.squares[block] = sum;
 }
 
+Passes waiting[sizeof devices / sizeof *devices];
+
+void flush(Device *d)
+{
+    Passes *w = &waiting[d->number];
+    if (w->n)
+        RUN_ON(d, update_kernel, w->blocks, 256, 0, *w);
+    w->n = 0;
+    w->blocks = 0;
+}
+
+/* An entry of the table. Those that wait are of other parameters. */
 void update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    gckpt_pass p = *pass;
-    More more = { { 0 } };
-    bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
-    if (p.elements == 0) /* a rank's share may be */
+    if (pass->elements == 0) /* a rank's share may be */
         return;
+    Device *d = device_of(call);
+    Hold hold(d, true);
+    Passes *w = &waiting[d->number];
+    if (w->n == Passes::MOST)
+        flush(d);
+    Passes::Pass *to = &w->at[w->n];
+    gckpt_pass &p = to->p = *pass;
+    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     for (int u = 0; u < p.adds; u++) {
-        more.at[u] = p.more[u];
-        four = four && wide((const char *)p.base + p.more[u]);
+        to->more.at[u] = p.more[u];
+        to->four = to->four && wide((const char *)p.base + p.more[u]);
     }
-    dim3 blocks((unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK));
-    if (four)
-        RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
-    else
-        RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+    to->first = w->blocks;
+    w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
+    w->n++;
 }
 
 /* >>between/unpack */
@@ -4865,37 +4922,67 @@ __device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end
         bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of LINE. */
-template <int LINE, int along>
-__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
-{
-    int lane = threadIdx.x % 32;
-    if (along)
-        gckpti_ldmatrix_x4(a, tile + Swizzled<LINE>::at(row + lane % 16, link / 8 + lane / 16));
-    else
-        gckpti_ldmatrix_x4_trans(
-            a, tile + Swizzled<LINE>::at(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
-}
+/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
+ * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
+ * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
+template <int LINE, int along, bool B> struct Reader {
+    int at;
+    __device__ explicit Reader(int line)
+    {
+        int lane = threadIdx.x % 32, low = lane % 8, high = lane / 16, mid = lane / 8 % 2;
+        if (along)
+            at = Swizzled<LINE>::at(line + (B ? high : mid) * 8 + low, B ? mid : high);
+        else
+            at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
+    }
+    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
+    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
+    {
+        if (along)
+            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
+        else
+            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
+    }
+};
 
-/* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int LINE, int along>
-__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
-{
-    int lane = threadIdx.x % 32;
-    if (along)
-        gckpti_ldmatrix_x4(b, tile + Swizzled<LINE>::at(column + lane / 16 * 8 + lane % 8,
-                                                        link / 8 + lane / 8 % 2));
-    else
-        gckpti_ldmatrix_x4_trans(b, tile + Swizzled<LINE>::at(link + lane / 8 % 2 * 8 + lane % 8,
-                                                              column / 8 + lane / 16));
-}
+/* Brings tiles that are all there, one after the other. */
+template <int size, int along> struct Feed {
+    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
+    const uint16_t *from;
+    int to;
+    __device__ Feed(const Matrix<uint16_t> &x, int start)
+    {
+        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
+        to = Swizzled<LENGTH>::at(line, chunk);
+    }
+    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
+    {
+        const uint16_t *at = from;
+        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
+            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
+        from = along ? from + LINKS : at;
+    }
+};
 
-/* What element (i,j) of c starts from. */
-__device__ inline float mma_start(const MmaProduct &p, int i, int j)
+/* What a thread's elements start from: what c holds, the bias, or 0. */
+template <int DOWN, int ACROSS>
+__device__ inline void mma_start(const MmaProduct &p, int i, int j, float (&c)[DOWN][ACROSS][4])
 {
-    if (i >= p.m || j >= p.n)
-        return 0.0f;
-    return p.accumulate ? value_at(p.c, (int64_t)i * p.c_row + j) : value_at(p.bias, j);
+#pragma unroll
+    for (int x = 0; x < ACROSS; x++) {
+        float pair[2] = { 0.0f, 0.0f };
+        int left = p.n - j - x * 8;
+        if (!p.accumulate)
+            read_run<2>(p.bias, j + x * 8, left, false, pair);
+#pragma unroll
+        for (int y = 0; y < 2 * DOWN; y++) {
+            int row = i + y * 8;
+            if (p.accumulate && row < p.m)
+                read_run<2>(p.c, (int64_t)row * p.c_row + j + x * 8, left, p.wide, pair);
+            c[y / 2][x][y % 2 * 2] = pair[0], c[y / 2][x][y % 2 * 2 + 1] = pair[1];
+        }
+    }
 }
 
 /* Elements (i,j) and (i,j+1). */
@@ -4960,6 +5047,32 @@ __device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[
     }
 }
 
+/* c += the links of a tile, of which `left` are there, by mma of 16. */
+template <int DOWN, int ACROSS, class A, class B>
+__device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4], const A &read_a,
+                                         const B &read_b, const uint16_t *a_tile,
+                                         const uint16_t *b_tile, int left)
+{
+#pragma unroll
+    for (int link = 0; link < LINKS; link += 16) {
+        uint32_t a[DOWN][4], b[4];
+        if (link >= left)
+            break;
+#pragma unroll
+        for (int y = 0; y < DOWN; y++)
+            read_a(a[y], a_tile, y * 16, link);
+#pragma unroll
+        for (int x = 0; x < ACROSS; x += 2) {
+            read_b(b, b_tile, x * 8, link);
+#pragma unroll
+            for (int y = 0; y < DOWN; y++) {
+                gckpti_mma_bf16(c[y][x], a[y], b);
+                gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
+            }
+        }
+    }
+}
+
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
  * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
  * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
@@ -4977,42 +5090,31 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     int row = warp / 2 * HALF, column = warp % 2 * HALF;
     int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     int steps = (p.k + LINKS - 1) / LINKS;
+    const bool whole = p.a.wide && p.b.wide && i0 + size <= p.m && j0 + size <= p.n;
+    const Reader<A_LINE, a_along, false> read_a(row);
+    const Reader<B_LINE, b_along, true> read_b(column);
+    Feed<size, a_along> feed_a(p.a, i0);
+    Feed<size, b_along> feed_b(p.b, j0);
     float c[DOWN][ACROSS][4];
-#pragma unroll
-    for (int y = 0; y < DOWN; y++)
-#pragma unroll
-        for (int x = 0; x < ACROSS; x++)
-#pragma unroll
-            for (int q = 0; q < 4; q++)
-                c[y][x][q] = mma_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
-    for (int s = 0; s < steps + STAGES - 1; s++) {
-        int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
-        if (now >= 0) {
+    mma_start<DOWN, ACROSS>(p, i, j, c);
+    for (int s = 1 - STAGES; s < steps; s++) {
+        int next = s + STAGES - 1; /* what is asked for while s is computed */
+        if (s >= 0) {
             gckpti_cp_async_wait<STAGES - 2>();
             __syncthreads();
         }
-        if (s < steps) {
-            uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            bring_links<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            bring_links<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+        uint16_t *tile = tiles + next % STAGES * 2 * TILE;
+        if (whole && next * LINKS + LINKS <= p.k) {
+            feed_a.bring(p.a, tile);
+            feed_b.bring(p.b, tile + TILE);
+        } else if (next < steps) {
+            bring_links<size, a_along>(p.a, i0, p.m, next * LINKS, p.k, tile);
+            bring_links<size, b_along>(p.b, j0, p.n, next * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
-        const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
-        for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
-            uint32_t a[DOWN][4], b[4];
-#pragma unroll
-            for (int y = 0; y < DOWN; y++)
-                load_a<A_LINE, a_along>(a[y], tile, row + y * 16, link);
-#pragma unroll
-            for (int x = 0; x < ACROSS; x += 2) {
-                load_b<B_LINE, b_along>(b, tile + TILE, column + x * 8, link);
-#pragma unroll
-                for (int y = 0; y < DOWN; y++) {
-                    gckpti_mma_bf16(c[y][x], a[y], b);
-                    gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
-                }
-            }
-        }
+        tile = tiles + (s + STAGES) % STAGES * 2 * TILE;
+        if (s >= 0)
+            multiply<DOWN, ACROSS>(c, read_a, read_b, tile, tile + TILE, p.k - s * LINKS);
     }
 #pragma unroll
     for (int y = 0; y < 2 * DOWN; y++) {
@@ -5056,51 +5158,113 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 }
 
 /* >>fast/linear */
-/* ---- sums over tokens: of a bias, a gain ---- */
-/* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
- * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
-                                   int each, int accumulate, Results sums, float *low)
+/* ---- sums over tokens: of a bias, a gain ----
+ * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
+ * sum one after the other, with low parts. */
+struct Column {
+    float *parts; /* (groups,n); NULL: none */
+    Results to;
+    float *low;
+    int accumulate;
+};
+
+/* `plain` gets sums of g, `normed` of g (x - c - mean) rstd with `each` of these per row (a norm's
+ * aux). A thread has N columns of a group, N > 1: of bf16. */
+template <int N>
+__global__ void __launch_bounds__(256)
+    group_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux, int each,
+                      float *plain, float *normed)
 {
-    SHARED(float, group, [16][32]);
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t j = (int64_t)blockIdx.x * 32 + lane;
-    float sum = 0.0f, rest = 0.0f;
-    if (warp == 0 && j < n) {
-        sum = accumulate ? value_at(sums, j) : 0.0f;
-        rest = low ? low[j] : 0.0f;
-    }
-    for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
-        int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
-        float part = 0.0f;
-        for (; r < end && j < n; r++) {
-            float v = value_at(g, r * n + j);
-            if (aux) {
-                const float *a = aux + r * each;
-                float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(value_at(x, r * n + j), c, mean) * a[each - 1];
+    int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
+    for (EACH(i, groups * packs)) {
+        int64_t group = i / packs, j = i % packs * N, r = group * TOKENS;
+        float sum[N] = {}, by[N] = {};
+#pragma unroll(N > 1 ? 8 : 4)
+        for (int k = 0; k < TOKENS; k++) {
+            if (r + k >= rows)
+                continue;
+            Pack<float, N> v = {}, u = {};
+            const float *a = aux + (r + k) * each;
+            float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
+            if (N > 1) {
+                v = load<N>(Values{ NULL, g.bf16 }, (r + k) * n + j);
+                u = load<N>(Values{ NULL, x.bf16 }, (r + k) * n + j);
+            } else {
+                v.v[0] = value_at(g, (r + k) * n + j);
+                u.v[0] = value_at(x, (r + k) * n + j);
             }
-            part += v;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                sum[e] += v.v[e];
+                if (normed)
+                    by[e] += v.v[e] * (gckpti_centered(u.v[e], c, mean) * a[each - 1]);
+            }
         }
-        group[warp][lane] = part;
-        __syncthreads();
-        for (int w = 0; warp == 0 && w < 16 && first + w * TOKENS < rows; w++)
-            gckpti_sum_add(&sum, &rest, group[w][lane]);
-        __syncthreads();
-    }
-    if (warp == 0 && j < n) {
-        put_at(sums, j, sum);
-        if (low)
-            low[j] = rest;
+        for (int e = 0; e < N && plain; e++)
+            plain[group * n + j + e] = sum[e];
+        for (int e = 0; e < N && normed; e++)
+            normed[group * n + j + e] = by[e];
     }
 }
 
-void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
+/* A block has 8 columns and brings 256 groups of them, while the first warp adds those before. */
+__global__ void add_groups_kernel(Column first, Column second, int64_t groups, int64_t n)
+{
+    enum { COLUMNS = 8, ROUND = 256, LINES = 32, EACH_HAS = ROUND / LINES };
+    SHARED(float, held, [2][ROUND][COLUMNS]);
+    const Column o = blockIdx.y ? second : first;
+    int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
+    int64_t j = (int64_t)blockIdx.x * COLUMNS + column;
+    float sum = 0.0f, rest = 0.0f;
+    if (line == 0 && j < n) {
+        sum = o.accumulate ? value_at(o.to, j) : 0.0f;
+        rest = o.low ? o.low[j] : 0.0f;
+    }
+    for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
+        float v[EACH_HAS];
+#pragma unroll
+        for (int k = 0; k < EACH_HAS; k++) {
+            int64_t group = begin + k * LINES + line;
+            v[k] = group < groups && j < n ? o.parts[group * n + j] : 0.0f;
+        }
+        int there = (int)gckpti_min(groups - (begin - ROUND), ROUND);
+        for (int k = 0; line == 0 && begin > 0 && k < there; k++)
+            gckpti_sum_add(&sum, &rest, held[begin / ROUND % 2][k][column]);
+#pragma unroll
+        for (int k = 0; k < EACH_HAS; k++)
+            held[(begin / ROUND + 1) % 2][k * LINES + line][column] = v[k];
+        __syncthreads();
+    }
+    if (line == 0 && j < n) {
+        put_at(o.to, j, sum);
+        if (o.low)
+            o.low[j] = rest;
+    }
+}
+
+/* Room for one of the two sums; arg: a parameter that may want one. */
+Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
+{
+    size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
+    return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
+}
+
+/* One of them may have no parts. */
+void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, const float *aux,
+                 int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
-        n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    int64_t groups = (rows + TOKENS - 1) / TOKENS;
+    const Values g = grad_out_of(call);
+    if (g.bf16 && (!normed.parts || x.bf16) && n % 8 == 0 && wide(g) && wide(x))
+        RUN(call, group_sums_kernel<8>, blocks_for(groups * n / 8, 256), 256, 0, g, rows, n, x, aux,
+            each, plain.parts, normed.parts);
+    else
+        RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
+            each, plain.parts, normed.parts);
+    RUN(call, add_groups_kernel,
+        dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1), 256, 0,
+        plain.parts ? plain : normed, normed, groups, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -5124,6 +5288,9 @@ void linear_backward(const gckpt_call *call)
     int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
+    Room sums = room; /* where the other factors come when these are done */
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
         mma_product(call,
@@ -5139,8 +5306,6 @@ void linear_backward(const gckpt_call *call)
                         : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
                     0, 0);
     }
-    if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, in[2], NONE, NULL, 0);
 }
 
 gckpt_result linear_room(gckpt_call *call)
@@ -5151,10 +5316,13 @@ gckpt_result linear_room(gckpt_call *call)
     factor(call, forward, x, s.m * s.k);
     factor(call, forward, w, s.n * s.k);
     factor(call, backward, g, s.m * s.n);
+    Room sums = backward;
+    if (call->inputs == 3)
+        column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
     factor(call, backward, x, s.m * s.k);
     call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->work_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
     return GCKPT_OK;
 }
@@ -5202,13 +5370,15 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 #pragma unroll
     for (int x = 0; x < n; x++)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+    const Reader<D, 1, false> read_a(row);
+    const Reader<D, 1, true> read_b(0);
 #pragma unroll
     for (int link = 0; link < D; link += 16) {
         uint32_t left[4], right[4];
-        load_a<D, 1>(left, a, row, link);
+        read_a(left, a, 0, link);
 #pragma unroll
         for (int x = 0; x < n; x += 2) {
-            load_b<D, 1>(right, b, x * 8, link);
+            read_b(right, b, x * 8, link);
             gckpti_mma_bf16(s[x], left, right);
             gckpti_mma_bf16(s[x + 1], left, right + 2);
         }
@@ -5255,6 +5425,7 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
                                  int sight)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
+    const Reader<D, 0, true> read_b(0);
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
@@ -5268,7 +5439,7 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
-            load_b<D, 0>(right, b, x * 8, link * 16);
+            read_b(right, b, x * 8, link * 16);
             if (cut && __any_sync(0xffffffffu, wild(right))) {
                 uint32_t sees[4];
 #pragma unroll
@@ -6037,10 +6208,14 @@ void layernorm_backward(const gckpt_call *call)
     const float *aux = (const float *)call->aux;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
+    Room room = { (char *)call->work, 0 };
+    Column normed = {}, plain = {};
     if (o->gain && wanted(call->in[o->gain]))
-        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+        normed = column_of(room, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
-        column_sums(call, call->in[o->bias], x, NULL, 0);
+        plain = column_of(room, rows, n, call->in[o->bias]);
+    if (normed.parts || plain.parts)
+        column_sums(call, plain, normed, normed.parts ? x : NONE, aux, o->center ? 3 : 1);
     if (wanted(call->in[0]))
         RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
             norm_input(call, o->gain), aux, g, dx, rows, n,
@@ -6050,7 +6225,13 @@ void layernorm_backward(const gckpt_call *call)
 gckpt_result layernorm_room(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    const gckpt_shape *x = &call->in[0].shape;
+    Room backward = { NULL, 0 };
+    for (int i : { o->gain, o->bias })
+        if (i)
+            column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
+    call->work_backward = backward.used;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(x) % TOKENS != 0;
     return GCKPT_OK;
 }
 
@@ -6329,7 +6510,7 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         Held<fill>::run,
                         Held<add>::run,
                         Held<convert>::run,
-                        Held<update>::run,
+                        update,
                         finish,
                         repeat,
                         recorded,

@@ -170,7 +170,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     }
     b->exec = b->plan == NULL ? NULL : gckpt_exec_new(b->plan, b->store, how);
     b->tokens = malloc((size_t)fed * sizeof(int32_t)); /* a float is as large */
-    b->targets = malloc((size_t)tokens * sizeof(int32_t));
+    b->targets = (int32_t *)malloc((size_t)tokens * sizeof(int32_t));
     if (b->exec == NULL || b->tokens == NULL || b->targets == NULL) {
         fprintf(stderr, "bench: %s\n",
                 gckpt_error_text(b->plan == NULL && b->graph != NULL ? (void *)b->graph

@@ -627,6 +627,7 @@ static void test_norms(void)
     test_norm_of(16, 257, 1, 0, 0, -5, 0, 0);
     test_norm_of(65, 64, 0, 1, 0, 1, all, 1);
     test_norm_of(9, 129, 0, 0, 0, 0, 1 | GRAD_OUT, 1);
+    test_norm_of(8211, 8, 1, 1, 1, 0, all, 6); /* of whose groups sums take three rounds */
 }
 
 /* ---- elementwise, slice: a few roundings of one binary32 formula ---- */
@@ -716,6 +717,7 @@ typedef struct {
     char mixer[32];
     size_t bytes;
     double loss;
+    long launches; /* of the last step; 0: not counted */
 } setting;
 
 static uint64_t train(setting *o)
@@ -759,8 +761,15 @@ static uint64_t train(setting *o)
     const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
     const gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.7f };
     gckpt_report report = { 0, 0, 0, 0 };
-    for (int i = 0; i < STEPS && e; i++)
+    for (int i = 0; i < STEPS && e; i++) {
+#ifdef GCKPT_CUDA_SHIM
+        o->launches = -cuda_shim.launches;
+#endif
         CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+#ifdef GCKPT_CUDA_SHIM
+        o->launches += cuda_shim.launches;
+#endif
+    }
     o->loss = report.loss;
     uint64_t hash = gckpt_store_hash(s);
     rig_free(e, p, g, s);
@@ -776,6 +785,8 @@ static void test_training(void)
     uint64_t want = train(&first);
     CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
+    /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch */
+    CHECK_MSG(first.launches <= 276, "a step has %ld launches", first.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
     for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
         setting o = first;
@@ -848,6 +859,7 @@ int main(void)
     test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
     test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
 #endif
+    test_linear_of(4099, 1, 11, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 4); /* sums of its bias take two rounds */
     test_attention();
     test_loss();
     test_norms();

@@ -121,7 +121,7 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         Held<fill>::run,
                         Held<add>::run,
                         Held<convert>::run,
-                        Held<update>::run,
+                        update,
                         finish,
                         repeat,
                         recorded,

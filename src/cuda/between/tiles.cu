@@ -75,11 +75,26 @@ __device__ __forceinline__ void bring_lines(const Matrix<T> &m, int first, int l
                            tile + PLACES::at(line + k, chunk));
 }
 
+/* The same of bf16 that is all there, its lines at multiples of 16. */
+template <int COUNT, int LENGTH, int THREADS, class PLACES>
+__device__ __forceinline__ void bring_whole(const uint16_t *from, int64_t stride, uint16_t *tile)
+{
+    enum { CHUNKS = LENGTH / 8, STEP = THREADS / CHUNKS };
+    const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+    uint16_t *to = tile + PLACES::at(line, chunk);
+    from += line * stride + chunk * 8;
+    UNROLL for (int k = 0; k < COUNT; k += STEP, from += STEP * stride)
+        gckpti_cp_async16_whole(to + k * LENGTH, from);
+}
+
 template <int COUNT, int LENGTH, int THREADS, class PLACES, bool MIXED, class T>
 __device__ __forceinline__ void bring_tile(const Matrix<T> &m, int first, int lines, int at,
                                            int length, T *tile)
 {
-    if (m.wide)
+    if (sizeof(T) == 2 && m.wide && first + COUNT <= lines && at + LENGTH <= length)
+        bring_whole<COUNT, LENGTH, THREADS, PLACES>(
+            (const uint16_t *)m.x + (int64_t)first * m.stride + at, m.stride, (uint16_t *)tile);
+    else if (m.wide)
         bring_lines<COUNT, LENGTH, THREADS, PLACES, true, MIXED>(m, first, lines, at, length, tile);
     else
         bring_lines<COUNT, LENGTH, THREADS, PLACES, false, MIXED>(m, first, lines, at, length,

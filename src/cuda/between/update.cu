@@ -43,19 +43,41 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.state[1] + i, v);
 }
 
+/* Passes come one by one, one for each parameter, and wait until there are MOST or something else
+ * is asked for: then one launch does them all, each in blocks of its own. */
+struct Passes {
+    enum { MOST = 16 };
+    struct Pass {
+        gckpt_pass p;
+        More more;
+        unsigned first; /* block */
+        int four;       /* all addresses are multiples of 16 */
+    } at[MOST];
+    unsigned blocks;
+    int n;
+};
+static_assert(sizeof(Passes) <= 4096, "arguments of a kernel");
+
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
  * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
-template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
+__global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Pack<float, 4> Four;
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
-    int64_t at = (int64_t)blockIdx.x * GCKPT_UPDATE_BLOCK;
+    int of = 0;
+    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
+        of++;
+    const gckpt_pass &p = all.at[of].p;
+    const More &more = all.at[of].more;
+    unsigned block = blockIdx.x - all.at[of].first;
+    int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
     int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
-    for (int i = (int)threadIdx.x * N; i + N <= n; i += (int)blockDim.x * N)
-        update_at<N>(p, more, at + i, divided + i);
-    for (int i = n / N * N + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+    int fours = all.at[of].four ? n / 4 * 4 : 0;
+    for (int i = (int)threadIdx.x * 4; i < fours; i += (int)blockDim.x * 4)
+        update_at<4>(p, more, at + i, divided + i);
+    for (int i = fours + (int)threadIdx.x; i < n; i += (int)blockDim.x)
         update_at<1>(p, more, at + i, divided + i);
     if (!p.squares)
         return;
@@ -68,25 +90,40 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
-        p.squares[blockIdx.x] = sum;
+        p.squares[block] = sum;
 }
 
+Passes waiting[sizeof devices / sizeof *devices];
+
+void flush(Device *d)
+{
+    Passes *w = &waiting[d->number];
+    if (w->n)
+        RUN_ON(d, update_kernel, w->blocks, 256, 0, *w);
+    w->n = 0;
+    w->blocks = 0;
+}
+
+/* An entry of the table. Those that wait are of other parameters. */
 void update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    gckpt_pass p = *pass;
-    More more = { { 0 } };
-    bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
-    if (p.elements == 0) /* a rank's share may be */
+    if (pass->elements == 0) /* a rank's share may be */
         return;
+    Device *d = device_of(call);
+    Hold hold(d, true);
+    Passes *w = &waiting[d->number];
+    if (w->n == Passes::MOST)
+        flush(d);
+    Passes::Pass *to = &w->at[w->n];
+    gckpt_pass &p = to->p = *pass;
+    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     for (int u = 0; u < p.adds; u++) {
-        more.at[u] = p.more[u];
-        four = four && wide((const char *)p.base + p.more[u]);
+        to->more.at[u] = p.more[u];
+        to->four = to->four && wide((const char *)p.base + p.more[u]);
     }
-    dim3 blocks((unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK));
-    if (four)
-        RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
-    else
-        RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+    to->first = w->blocks;
+    w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
+    w->n++;
 }

@@ -150,15 +150,20 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
+void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
+
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. */
+ * which it stays: to set the one before again would make a context there, if it has none. more: of
+ * what waits. */
 struct Hold {
     Device *d;
-    explicit Hold(Device *device) : d(device)
+    explicit Hold(Device *device, bool more = false) : d(device)
     {
         d->lock.lock();
         cudaSetDevice(d->number);
         cudaGetLastError();
+        if (!more)
+            flush(d);
     }
     ~Hold() { d->lock.unlock(); }
 };

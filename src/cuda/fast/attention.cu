@@ -40,13 +40,15 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 #pragma unroll
     for (int x = 0; x < n; x++)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+    const Reader<D, 1, false> read_a(row);
+    const Reader<D, 1, true> read_b(0);
 #pragma unroll
     for (int link = 0; link < D; link += 16) {
         uint32_t left[4], right[4];
-        load_a<D, 1>(left, a, row, link);
+        read_a(left, a, 0, link);
 #pragma unroll
         for (int x = 0; x < n; x += 2) {
-            load_b<D, 1>(right, b, x * 8, link);
+            read_b(right, b, x * 8, link);
             gckpti_mma_bf16(s[x], left, right);
             gckpti_mma_bf16(s[x + 1], left, right + 2);
         }
@@ -93,6 +95,7 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
                                  int sight)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
+    const Reader<D, 0, true> read_b(0);
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
@@ -106,7 +109,7 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
-            load_b<D, 0>(right, b, x * 8, link * 16);
+            read_b(right, b, x * 8, link * 16);
             if (cut && __any_sync(0xffffffffu, wild(right))) {
                 uint32_t sees[4];
 #pragma unroll

@@ -1,48 +1,110 @@
-/* ---- sums over tokens: of a bias, a gain ---- */
-/* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
- * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
-                                   int each, int accumulate, Results sums, float *low)
+/* ---- sums over tokens: of a bias, a gain ----
+ * In two stages: sums of groups of TOKENS rows, by all processors; then the groups go to a column's
+ * sum one after the other, with low parts. */
+struct Column {
+    float *parts; /* (groups,n); NULL: none */
+    Results to;
+    float *low;
+    int accumulate;
+};
+
+/* `plain` gets sums of g, `normed` of g (x - c - mean) rstd with `each` of these per row (a norm's
+ * aux). A thread has N columns of a group, N > 1: of bf16. */
+template <int N>
+__global__ void __launch_bounds__(256)
+    group_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux, int each,
+                      float *plain, float *normed)
 {
-    SHARED(float, group, [16][32]);
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t j = (int64_t)blockIdx.x * 32 + lane;
-    float sum = 0.0f, rest = 0.0f;
-    if (warp == 0 && j < n) {
-        sum = accumulate ? value_at(sums, j) : 0.0f;
-        rest = low ? low[j] : 0.0f;
-    }
-    for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
-        int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
-        float part = 0.0f;
-        for (; r < end && j < n; r++) {
-            float v = value_at(g, r * n + j);
-            if (aux) {
-                const float *a = aux + r * each;
-                float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(value_at(x, r * n + j), c, mean) * a[each - 1];
+    int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
+    for (EACH(i, groups * packs)) {
+        int64_t group = i / packs, j = i % packs * N, r = group * TOKENS;
+        float sum[N] = {}, by[N] = {};
+#pragma unroll(N > 1 ? 8 : 4)
+        for (int k = 0; k < TOKENS; k++) {
+            if (r + k >= rows)
+                continue;
+            Pack<float, N> v = {}, u = {};
+            const float *a = aux + (r + k) * each;
+            float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
+            if (N > 1) {
+                v = load<N>(Values{ NULL, g.bf16 }, (r + k) * n + j);
+                u = load<N>(Values{ NULL, x.bf16 }, (r + k) * n + j);
+            } else {
+                v.v[0] = value_at(g, (r + k) * n + j);
+                u.v[0] = value_at(x, (r + k) * n + j);
             }
-            part += v;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                sum[e] += v.v[e];
+                if (normed)
+                    by[e] += v.v[e] * (gckpti_centered(u.v[e], c, mean) * a[each - 1]);
+            }
         }
-        group[warp][lane] = part;
-        __syncthreads();
-        for (int w = 0; warp == 0 && w < 16 && first + w * TOKENS < rows; w++)
-            gckpti_sum_add(&sum, &rest, group[w][lane]);
-        __syncthreads();
-    }
-    if (warp == 0 && j < n) {
-        put_at(sums, j, sum);
-        if (low)
-            low[j] = rest;
+        for (int e = 0; e < N && plain; e++)
+            plain[group * n + j + e] = sum[e];
+        for (int e = 0; e < N && normed; e++)
+            normed[group * n + j + e] = by[e];
     }
 }
 
-void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
+/* A block has 8 columns and brings 256 groups of them, while the first warp adds those before. */
+__global__ void add_groups_kernel(Column first, Column second, int64_t groups, int64_t n)
+{
+    enum { COLUMNS = 8, ROUND = 256, LINES = 32, EACH_HAS = ROUND / LINES };
+    SHARED(float, held, [2][ROUND][COLUMNS]);
+    const Column o = blockIdx.y ? second : first;
+    int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
+    int64_t j = (int64_t)blockIdx.x * COLUMNS + column;
+    float sum = 0.0f, rest = 0.0f;
+    if (line == 0 && j < n) {
+        sum = o.accumulate ? value_at(o.to, j) : 0.0f;
+        rest = o.low ? o.low[j] : 0.0f;
+    }
+    for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
+        float v[EACH_HAS];
+#pragma unroll
+        for (int k = 0; k < EACH_HAS; k++) {
+            int64_t group = begin + k * LINES + line;
+            v[k] = group < groups && j < n ? o.parts[group * n + j] : 0.0f;
+        }
+        int there = (int)gckpti_min(groups - (begin - ROUND), ROUND);
+        for (int k = 0; line == 0 && begin > 0 && k < there; k++)
+            gckpti_sum_add(&sum, &rest, held[begin / ROUND % 2][k][column]);
+#pragma unroll
+        for (int k = 0; k < EACH_HAS; k++)
+            held[(begin / ROUND + 1) % 2][k * LINES + line][column] = v[k];
+        __syncthreads();
+    }
+    if (line == 0 && j < n) {
+        put_at(o.to, j, sum);
+        if (o.low)
+            o.low[j] = rest;
+    }
+}
+
+/* Room for one of the two sums; arg: a parameter that may want one. */
+Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
+{
+    size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
+    return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
+}
+
+/* One of them may have no parts. */
+void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, const float *aux,
+                 int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
-        n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    int64_t groups = (rows + TOKENS - 1) / TOKENS;
+    const Values g = grad_out_of(call);
+    if (g.bf16 && (!normed.parts || x.bf16) && n % 8 == 0 && wide(g) && wide(x))
+        RUN(call, group_sums_kernel<8>, blocks_for(groups * n / 8, 256), 256, 0, g, rows, n, x, aux,
+            each, plain.parts, normed.parts);
+    else
+        RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
+            each, plain.parts, normed.parts);
+    RUN(call, add_groups_kernel,
+        dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1), 256, 0,
+        plain.parts ? plain : normed, normed, groups, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -66,6 +128,9 @@ void linear_backward(const gckpt_call *call)
     int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
+    Room sums = room; /* where the other factors come when these are done */
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
         mma_product(call,
@@ -81,8 +146,6 @@ void linear_backward(const gckpt_call *call)
                         : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
                     0, 0);
     }
-    if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, in[2], NONE, NULL, 0);
 }
 
 gckpt_result linear_room(gckpt_call *call)
@@ -93,10 +156,13 @@ gckpt_result linear_room(gckpt_call *call)
     factor(call, forward, x, s.m * s.k);
     factor(call, forward, w, s.n * s.k);
     factor(call, backward, g, s.m * s.n);
+    Room sums = backward;
+    if (call->inputs == 3)
+        column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
     factor(call, backward, x, s.m * s.k);
     call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->work_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
     return GCKPT_OK;
 }

@@ -89,10 +89,14 @@ void layernorm_backward(const gckpt_call *call)
     const float *aux = (const float *)call->aux;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
+    Room room = { (char *)call->work, 0 };
+    Column normed = {}, plain = {};
     if (o->gain && wanted(call->in[o->gain]))
-        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+        normed = column_of(room, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
-        column_sums(call, call->in[o->bias], x, NULL, 0);
+        plain = column_of(room, rows, n, call->in[o->bias]);
+    if (normed.parts || plain.parts)
+        column_sums(call, plain, normed, normed.parts ? x : NONE, aux, o->center ? 3 : 1);
     if (wanted(call->in[0]))
         RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
             norm_input(call, o->gain), aux, g, dx, rows, n,
@@ -102,7 +106,13 @@ void layernorm_backward(const gckpt_call *call)
 gckpt_result layernorm_room(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    const gckpt_shape *x = &call->in[0].shape;
+    Room backward = { NULL, 0 };
+    for (int i : { o->gain, o->bias })
+        if (i)
+            column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
+    call->work_backward = backward.used;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(x) % TOKENS != 0;
     return GCKPT_OK;
 }
 

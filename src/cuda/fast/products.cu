@@ -44,37 +44,67 @@ __device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end
         bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of LINE. */
-template <int LINE, int along>
-__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
-{
-    int lane = threadIdx.x % 32;
-    if (along)
-        gckpti_ldmatrix_x4(a, tile + Swizzled<LINE>::at(row + lane % 16, link / 8 + lane / 16));
-    else
-        gckpti_ldmatrix_x4_trans(
-            a, tile + Swizzled<LINE>::at(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
-}
+/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
+ * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
+ * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
+template <int LINE, int along, bool B> struct Reader {
+    int at;
+    __device__ explicit Reader(int line)
+    {
+        int lane = threadIdx.x % 32, low = lane % 8, high = lane / 16, mid = lane / 8 % 2;
+        if (along)
+            at = Swizzled<LINE>::at(line + (B ? high : mid) * 8 + low, B ? mid : high);
+        else
+            at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
+    }
+    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
+    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
+    {
+        if (along)
+            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
+        else
+            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
+    }
+};
 
-/* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int LINE, int along>
-__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
-{
-    int lane = threadIdx.x % 32;
-    if (along)
-        gckpti_ldmatrix_x4(b, tile + Swizzled<LINE>::at(column + lane / 16 * 8 + lane % 8,
-                                                        link / 8 + lane / 8 % 2));
-    else
-        gckpti_ldmatrix_x4_trans(b, tile + Swizzled<LINE>::at(link + lane / 8 % 2 * 8 + lane % 8,
-                                                              column / 8 + lane / 16));
-}
+/* Brings tiles that are all there, one after the other. */
+template <int size, int along> struct Feed {
+    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
+    const uint16_t *from;
+    int to;
+    __device__ Feed(const Matrix<uint16_t> &x, int start)
+    {
+        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
+        to = Swizzled<LENGTH>::at(line, chunk);
+    }
+    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
+    {
+        const uint16_t *at = from;
+        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
+            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
+        from = along ? from + LINKS : at;
+    }
+};
 
-/* What element (i,j) of c starts from. */
-__device__ inline float mma_start(const MmaProduct &p, int i, int j)
+/* What a thread's elements start from: what c holds, the bias, or 0. */
+template <int DOWN, int ACROSS>
+__device__ inline void mma_start(const MmaProduct &p, int i, int j, float (&c)[DOWN][ACROSS][4])
 {
-    if (i >= p.m || j >= p.n)
-        return 0.0f;
-    return p.accumulate ? value_at(p.c, (int64_t)i * p.c_row + j) : value_at(p.bias, j);
+#pragma unroll
+    for (int x = 0; x < ACROSS; x++) {
+        float pair[2] = { 0.0f, 0.0f };
+        int left = p.n - j - x * 8;
+        if (!p.accumulate)
+            read_run<2>(p.bias, j + x * 8, left, false, pair);
+#pragma unroll
+        for (int y = 0; y < 2 * DOWN; y++) {
+            int row = i + y * 8;
+            if (p.accumulate && row < p.m)
+                read_run<2>(p.c, (int64_t)row * p.c_row + j + x * 8, left, p.wide, pair);
+            c[y / 2][x][y % 2 * 2] = pair[0], c[y / 2][x][y % 2 * 2 + 1] = pair[1];
+        }
+    }
 }
 
 /* Elements (i,j) and (i,j+1). */
@@ -139,6 +169,32 @@ __device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[
     }
 }
 
+/* c += the links of a tile, of which `left` are there, by mma of 16. */
+template <int DOWN, int ACROSS, class A, class B>
+__device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4], const A &read_a,
+                                         const B &read_b, const uint16_t *a_tile,
+                                         const uint16_t *b_tile, int left)
+{
+#pragma unroll
+    for (int link = 0; link < LINKS; link += 16) {
+        uint32_t a[DOWN][4], b[4];
+        if (link >= left)
+            break;
+#pragma unroll
+        for (int y = 0; y < DOWN; y++)
+            read_a(a[y], a_tile, y * 16, link);
+#pragma unroll
+        for (int x = 0; x < ACROSS; x += 2) {
+            read_b(b, b_tile, x * 8, link);
+#pragma unroll
+            for (int y = 0; y < DOWN; y++) {
+                gckpti_mma_bf16(c[y][x], a[y], b);
+                gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
+            }
+        }
+    }
+}
+
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
  * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
  * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
@@ -156,42 +212,31 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     int row = warp / 2 * HALF, column = warp % 2 * HALF;
     int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     int steps = (p.k + LINKS - 1) / LINKS;
+    const bool whole = p.a.wide && p.b.wide && i0 + size <= p.m && j0 + size <= p.n;
+    const Reader<A_LINE, a_along, false> read_a(row);
+    const Reader<B_LINE, b_along, true> read_b(column);
+    Feed<size, a_along> feed_a(p.a, i0);
+    Feed<size, b_along> feed_b(p.b, j0);
     float c[DOWN][ACROSS][4];
-#pragma unroll
-    for (int y = 0; y < DOWN; y++)
-#pragma unroll
-        for (int x = 0; x < ACROSS; x++)
-#pragma unroll
-            for (int q = 0; q < 4; q++)
-                c[y][x][q] = mma_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
-    for (int s = 0; s < steps + STAGES - 1; s++) {
-        int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
-        if (now >= 0) {
+    mma_start<DOWN, ACROSS>(p, i, j, c);
+    for (int s = 1 - STAGES; s < steps; s++) {
+        int next = s + STAGES - 1; /* what is asked for while s is computed */
+        if (s >= 0) {
             gckpti_cp_async_wait<STAGES - 2>();
             __syncthreads();
         }
-        if (s < steps) {
-            uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            bring_links<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            bring_links<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+        uint16_t *tile = tiles + next % STAGES * 2 * TILE;
+        if (whole && next * LINKS + LINKS <= p.k) {
+            feed_a.bring(p.a, tile);
+            feed_b.bring(p.b, tile + TILE);
+        } else if (next < steps) {
+            bring_links<size, a_along>(p.a, i0, p.m, next * LINKS, p.k, tile);
+            bring_links<size, b_along>(p.b, j0, p.n, next * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
-        const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
-        for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
-            uint32_t a[DOWN][4], b[4];
-#pragma unroll
-            for (int y = 0; y < DOWN; y++)
-                load_a<A_LINE, a_along>(a[y], tile, row + y * 16, link);
-#pragma unroll
-            for (int x = 0; x < ACROSS; x += 2) {
-                load_b<B_LINE, b_along>(b, tile + TILE, column + x * 8, link);
-#pragma unroll
-                for (int y = 0; y < DOWN; y++) {
-                    gckpti_mma_bf16(c[y][x], a[y], b);
-                    gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
-                }
-            }
-        }
+        tile = tiles + (s + STAGES) % STAGES * 2 * TILE;
+        if (s >= 0)
+            multiply<DOWN, ACROSS>(c, read_a, read_b, tile, tile + TILE, p.k - s * LINKS);
     }
 #pragma unroll
     for (int y = 0; y < 2 * DOWN; y++) {

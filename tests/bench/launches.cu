@@ -1,0 +1,261 @@
+/* launches.cu - a training step of GPT-2 124M in GCKPT_BF16_FAST, counted: which kernels a micro-batch and an
+ * update launch, what these move and compute, and how long that takes an H100 by a simple model. No device is
+ * needed and no kernel runs: memory is addresses that nobody touches, a launch a line of a list.
+ *
+ *     make build/launches && build/launches [ROWS [LARGE [SMALL]]]
+ *
+ * ROWS of 1024 tokens (16) are a micro-batch. The model: a launch takes 1.5 us and the longest of
+ *     bytes / 3.35 TB/s          each operand of it once
+ *     bytes / (what its threads have on their way / 0.7 us)      16 bytes a thread, at most 2048 threads on each of
+ *                                132 processors; kernels that load elements one by one have so many bytes
+ *     flops / 620 Tflop/s        what mma.sync reaches of a chip's tensor cores: one in 6.5 cycles of a scheduler.
+ *                                Of products LARGE and SMALL are the instructions of a turn by tiles of 128 x 128 (64
+ *                                mma) and of 64 x 64 (16), which schedulers issue one a cycle; these are also held to
+ *                                0.8 of the rate by what ldmatrix reads. Attention: half the rate.
+ * tests/cuda/fast.sh takes LARGE and SMALL from what nvcc makes of the kernels. All of it is an estimate. */
+#include "cuda_shim.h"
+#include <any>
+#include <string>
+
+namespace tally
+{
+enum { PROCESSORS = 132 };
+struct Launch {
+    const char *name;
+    dim3 grid, block;
+    std::any arguments;       /* a tuple of the kernel's parameters */
+    double element, elements; /* bytes of an element of all its arrays; the largest count */
+};
+static std::vector<Launch> launches;
+static char *next_address = (char *)((uintptr_t)1 << 44);
+
+template <class T, class = void> struct Width {
+    static double of(const T &) { return 0; }
+};
+template <class T> struct Width<T *> {
+    static double of(T *p) { return p && sizeof(T) <= 8 ? (double)sizeof(T) : 0; }
+};
+template <class T> struct Width<T, std::void_t<decltype(T::bf16), decltype(T::f32)>> {
+    static double of(const T &x) { return x.bf16 ? 2 : x.f32 ? 4 : 0; }
+};
+inline double count_in(int64_t n) { return (double)n; }
+template <class T> double count_in(const T &) { return 1; }
+
+template <class... P, class... A>
+void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, const A &...a)
+{
+    std::tuple<std::decay_t<P>...> all(static_cast<std::decay_t<P>>(a)...);
+    Launch l = { name, grid, block, all, 0, 1 };
+    std::apply([&](const auto &...x) {
+        ((l.element += Width<std::decay_t<decltype(x)>>::of(x)), ...);
+        ((l.elements = std::max(l.elements, count_in(x))), ...);
+    }, all);
+    launches.push_back(l);
+}
+
+/* The parameters of a kernel. */
+template <class... P> std::tuple<std::decay_t<P>...> of(const Launch &l, void (*)(P...))
+{
+    return std::any_cast<std::tuple<std::decay_t<P>...>>(l.arguments);
+}
+
+template <class V> cudaError_t take(V **p, size_t bytes)
+{
+    *p = (V *)(void *)next_address;
+    next_address += (bytes + 511) / 256 * 256;
+    return cudaSuccess;
+}
+static int64_t tokens;           /* of a step: what its loss says it counted */
+static int untouched;            /* a byte of what stands behind an arena */
+inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
+{
+    if (kind == cudaMemcpyDeviceToHost)
+        memset(to, bytes == 64 ? untouched : 0, bytes);
+    if (kind == cudaMemcpyDeviceToHost && bytes == 16) /* a sum and a count */
+        memcpy((char *)to + 8, &tokens, 8);
+    return cudaSuccess;
+}
+} // namespace tally
+
+#define cudaMalloc(p, bytes)                    tally::take(p, bytes)
+#define cudaFree(p)                             cudaSuccess
+#define cudaMemcpyAsync(to, from, n, kind, s)   tally::copy(to, n, kind)
+#define cudaMemsetAsync(to, value, n, s)        cudaSuccess
+#undef LAUNCH
+#define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
+    tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, __VA_ARGS__)
+#include "gradckpt_cuda.cu"
+#undef _DEFAULT_SOURCE /* g++ defines it */
+#define place model_place /* a name of the kernels', too */
+#include "model.h"
+
+namespace
+{
+double of_large = 416, of_small = 104; /* instructions of a turn */
+
+struct Cost {
+    double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
+    double least;                          /* seconds, whatever else */
+};
+
+Cost cost_of(const tally::Launch &l, const std::string &name)
+{
+    Cost c = { l.element * l.elements, 0, 620e12, 16, 0 };
+    auto is = [&](const char *text) { return name.find(text) == 0; };
+    if (is("mma_product_kernel")) {
+        auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
+        bool parts = name.find("PARTS") != std::string::npos;
+        double m = p.m, n = p.n, k = p.k;
+        c.flops = 2 * m * n * k;
+        c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
+        c.rate *= name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
+        c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
+    } else if (is("mma_attention")) {
+        auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
+        double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2 : is("mma_attention_dq") ? 3 : 4;
+        c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
+        c.bytes = (products + 2) * 2 * rows * p.c;
+        c.rate *= 0.5;
+    } else if (is("update_kernel")) {
+        auto all = std::get<0>(tally::of(l, update_kernel));
+        c.bytes = 0;
+        for (int i = 0; i < all.n; i++) {
+            const gckpt_pass &p = all.at[i].p;
+            c.bytes += 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
+        }
+    } else if (is("group_sums_kernel<8>")) {
+        auto p = tally::of(l, fast::group_sums_kernel<8>);
+        int arrays = std::get<7>(p) ? 2 : 1;
+        c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * arrays * (2 + 4.0 / fast::TOKENS);
+        c.on_its_way = 8 * 16 * arrays;
+    } else if (is("add_groups_kernel")) {
+        auto p = tally::of(l, fast::add_groups_kernel);
+        c.bytes = (double)std::get<2>(p) * (double)std::get<3>(p) * 4 * l.grid.y;
+        c.on_its_way = 8 * 4;
+        c.least = (double)std::get<2>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
+    } else if (is("fast_norm")) {
+        double rows = is("fast_norm_forward") ? std::get<7>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<6>(tally::of(l, fast::fast_norm_backward_kernel));
+        double n = is("fast_norm_forward") ? std::get<8>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<7>(tally::of(l, fast::fast_norm_backward_kernel));
+        c.bytes = rows * n * (is("fast_norm_forward") ? 4 : 6);
+    } else if (is("slice_kernel")) {
+        auto p = tally::of(l, fast::slice_kernel);
+        c.bytes = l.element * (double)std::get<3>(p) * std::get<4>(p);
+    } else if (is("attention_delta_kernel")) {
+        auto p = tally::of(l, attention_delta_kernel);
+        c.bytes = (double)std::get<3>(p) * std::get<6>(p) * 4;
+        c.on_its_way = 4;
+    } else if (is("embed")) {
+        c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row each, or of the table */
+    } else if (is("moments") || is("lists")) {
+        c.bytes = 0;
+    }
+    return c;
+}
+
+double seconds_of(const tally::Launch &l, const Cost &c)
+{
+    double threads = (double)l.grid.x * l.grid.y * l.grid.z * l.block.x;
+    threads = std::min(threads, 2048.0 * tally::PROCESSORS);
+    double rate = std::min(3.35e12, threads * c.on_its_way / 0.7e-6);
+    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate, c.least });
+}
+
+/* "... KERNEL = {anonymous}::fast::slice_kernel]" without what they all have. */
+std::string short_name(const char *name)
+{
+    std::string s = strstr(name, "KERNEL = ") + 9;
+    if (s.back() == ']')
+        s.pop_back();
+    for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Pair", "(", ")" })
+        for (size_t at; (at = s.find(drop)) != std::string::npos;)
+            s.erase(at, strlen(drop));
+    if (s.find("map_kernel") == 0) /* what it computes */
+        s = s.substr(0, s.find(','));
+    return s;
+}
+
+struct Row {
+    double count, bytes, flops, seconds;
+};
+typedef std::map<std::string, Row> Table;
+
+/* A step of so many micro-batches. */
+Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
+{
+    static const size gpt2 = { 12, 12, 768, 1024, 0, 50257, 0, 0 };
+    size z = gpt2;
+    bench b = {};
+    gckpt_plan_desc desc = {};
+    gckpt_exec_desc how = {};
+    gckpt_hyper adamw = {};
+    z.batch = rows;
+    desc.mode = GCKPT_STORE_ALL;
+    desc.precision = GCKPT_BF16_FAST;
+    desc.backend = how.backend = gpu;
+    desc.batch = rows * micro_batches;
+    adamw.lr = 1e-4f;
+    adamw.clip = 1;
+    if (!bench_open(&b, &z, &desc, &how))
+        exit(1);
+    std::vector<int32_t> tokens((size_t)rows * (size_t)micro_batches * 1024);
+    tally::untouched = GCKPTI_CANARY_BYTE;
+    tally::tokens = (int64_t)tokens.size();
+    b.feeds[0].data = b.feeds[1].data = tokens.data();
+    tally::launches.clear();
+    if (gckpt_step(b.exec, b.feeds, 2, rows * micro_batches, &adamw, NULL) != GCKPT_OK) {
+        fprintf(stderr, "launches: %s\n", gckpt_error_text(b.exec));
+        exit(1);
+    }
+    Table t;
+    for (const tally::Launch &l : tally::launches) {
+        std::string name = short_name(l.name);
+        Cost c = cost_of(l, name);
+        Row &r = t[name];
+        r.count++, r.bytes += c.bytes, r.flops += c.flops, r.seconds += seconds_of(l, c);
+    }
+    bench_free(&b);
+    return t;
+}
+
+void print(const char *what, const Table &t)
+{
+    Row all = {};
+    std::vector<std::pair<std::string, Row>> rows(t.begin(), t.end());
+    std::sort(rows.begin(), rows.end(), [](const auto &a, const auto &b) { return a.second.seconds > b.second.seconds; });
+    printf("| %s | launches | MB | Gflop | ms (estimated) |\n|---|---|---|---|---|\n", what);
+    for (const auto &r : rows) {
+        if (r.second.count < 0.5)
+            continue;
+        printf("| %s | %.0f | %.0f | %.0f | %.2f |\n", r.first.c_str(), r.second.count, r.second.bytes / 1e6, r.second.flops / 1e9, 1e3 * r.second.seconds);
+        all.count += r.second.count, all.bytes += r.second.bytes, all.flops += r.second.flops, all.seconds += r.second.seconds;
+    }
+    printf("| all | %.0f | %.0f | %.0f | %.2f |\n\n", all.count, all.bytes / 1e6, all.flops / 1e9, 1e3 * all.seconds);
+}
+} // namespace
+
+int main(int argc, char **argv)
+{
+    const char *error;
+    int rows = argc > 1 ? atoi(argv[1]) : 16;
+    of_large = argc > 2 ? atof(argv[2]) : of_large;
+    of_small = argc > 3 ? atof(argv[3]) : of_small;
+    const gckpt_backend *gpu = gckpt_cuda_backend(0, &error);
+    if (!gpu) {
+        fprintf(stderr, "launches: %s\n", error);
+        return 1;
+    }
+    /* what one more micro-batch adds, and what is left of a step without any */
+    Table one = step_of(gpu, rows, 1), two = step_of(gpu, rows, 2);
+    double micro = 0, update = 0;
+    for (auto &r : two) {
+        Row &a = one[r.first];
+        Row more = { r.second.count - a.count, r.second.bytes - a.bytes, r.second.flops - a.flops, r.second.seconds - a.seconds };
+        a.count -= more.count, a.bytes -= more.bytes, a.flops -= more.flops, a.seconds -= more.seconds;
+        r.second = more;
+        micro += more.seconds, update += a.seconds;
+    }
+    print("a micro-batch", two);
+    print("an update, and what only the first micro-batch has", one);
+    printf("%d rows of 1024 tokens, one micro-batch a step: %.1f ms, %.0f tokens/s (estimated)\n", rows, 1e3 * (micro + update), rows * 1024 / (micro + update));
+    return 0;
+}

@@ -1,0 +1,110 @@
+#!/bin/sh
+# What can be said of GCKPT_BF16_FAST's speed without a device: what nvcc makes of its kernels, and a step of GPT-2 124M
+# counted and estimated by tests/bench/launches.cu.
+#
+#     sh tests/cuda/fast.sh [ARCH]             tables for sm_ARCH (90): nvcc, cuobjdump and nvdisasm in PATH
+#
+# Of a kernel: registers, spills; of a turn of the loop around its mma, all that is nested in it counted as often as it
+# runs, by the path of addresses that are multiples of 16: instructions (of attention, also those for infinite factors,
+# which rarely run), mma, ldmatrix, copies of 16 bytes (cp.async), and how many of the others there are for each copy.
+cd "$(dirname "$0")/../.." || exit 1
+arch=${1:-90}
+B=build/fast-$arch
+mkdir -p "$B"
+make -s build/launches || exit 1
+nvcc -O3 -std=c++17 -fmad=false -arch="sm_$arch" -Xptxas -v -c gradckpt_cuda.cu -o "$B/cuda.o" > "$B/log" 2>&1 ||
+    { cat "$B/log"; exit 1; }
+cuobjdump -sass "$B/cuda.o" > "$B/sass" || exit 1
+
+awk '
+FILENAME ~ /log$/ {
+    if (/Compiling entry/) { split($0, part, "\047"); name = part[2] }
+    else if (/spill stores/) spills[name] = $5
+    else if (/Used/) for (i = 1; i < NF; i++) if ($(i + 1) ~ /^registers/) registers[name] = $i
+    next
+}
+# A loop is what a jump backwards encloses. How often one runs that is nested in the widest is known by what its turns
+# come to: of products by 128 x 128 64 mma and 4 copies of each factor a thread, of 64 x 64 16 and 2. Among the ways
+# through the widest the one is taken that has most copies and ldmatrix, and of these the shortest.
+function finish(    i, j, best, mma, total, copies, matrices, own, copying, times, cost, next_of, last)
+{
+    if (name !~ /4fast/ || name ~ /map_kernel/) return
+    for (i = 1; i <= jumps; i++) jump[jump_from[i]] = at[jump_to[i]]
+    mma = matrices = copies = total = best = 0
+    for (i = 1; i <= loops; i++) { # the widest loop that has mma
+        own = 0
+        for (j = from[i]; j <= to[i]; j++) own += op[j] ~ /^HMMA/
+        if (own && (!best || to[i] - from[i] > to[best] - from[best])) best = i
+    }
+    if (best) {
+        for (j = from[best]; j <= to[best]; j++) weight[j] = 1
+        for (i = 1; i <= loops; i++) {
+            if (i == best || from[i] < from[best] || to[i] > to[best]) continue
+            own = copying = 0
+            for (j = from[i]; j <= to[i]; j++) {
+                own += op[j] ~ /^HMMA/
+                copying += op[j] ~ /^LDGSTS/
+            }
+            times = own ? turns(name, 64, 16, own) / own : copying ? turns(name, 4, 2, 4) / copying : 0
+            for (j = from[i]; j <= to[i]; j++) weight[j] = times
+        }
+        last = to[best]
+        cost[last] = 0
+        for (j = last - 1; j >= from[best]; j--) {
+            next_of[j] = j + 1
+            if (jump[j] > j && jump[j] <= last && (always[j] || cost[jump[j]] < cost[j + 1])) next_of[j] = jump[j]
+            cost[j] = cost[next_of[j]] + weight[j] * (op[j] ~ /^(LDGSTS|LDSM)/ ? -1000 : 1)
+        }
+        for (j = from[best]; j; j = j < last ? next_of[j] : 0) {
+            total += weight[j]
+            mma += weight[j] * (op[j] ~ /^HMMA/)
+            matrices += weight[j] * (op[j] ~ /^LDSM/)
+            copies += weight[j] * (op[j] ~ /^LDGSTS/)
+        }
+    }
+    printf "| %s | %d | %d |", short(name), registers[name], spills[name]
+    if (best && copies) printf " %d | %d | %d | %d | %.1f |\n", total, mma, matrices, copies, (total - mma - matrices) / copies
+    else print " - | - | - | - | - |"
+}
+function turns(name, large, small, other)
+{
+    return name ~ /product_kernelILi128/ ? large : name ~ /product_kernelILi64/ ? small : other
+}
+function short(name)
+{
+    sub(/.*4fast[0-9]+/, "", name)
+    sub(/EEvNS.*/, "", name)
+    sub(/E?NS_6Values.*|EPKf.*|ENS0_.*|Ei.*/, "", name)
+    gsub(/ILi|ELi/, " ", name)
+    gsub(/ELNS0_7PurposeE0/, " store", name)
+    gsub(/ELNS0_7PurposeE1/, " parts", name)
+    gsub(/ELNS0_7PurposeE2/, " slopes", name)
+    gsub(/ELb|ILb/, " ", name)
+    sub(/E+$/, "", name)
+    return name
+}
+/Function :/ { finish(); name = $3; n = loops = jumps = 0; split("", at); split("", jump); split("", always); next }
+/^ +\/\*[0-9a-f]+\*\// {
+    n++
+    at[$1] = n
+    word = $2 ~ /^@/ ? $3 : $2
+    op[n] = word
+    if (word ~ /^BRA/ && match($0, /0x[0-9a-f]+ ;/)) {
+        target = "/*" sprintf("%4s", substr($0, RSTART + 2, RLENGTH - 4)) "*/"
+        gsub(/ /, "0", target)
+        if (target in at && at[target] < n) { from[++loops] = at[target]; to[loops] = n }
+        jump_from[++jumps] = n
+        jump_to[jumps] = target
+        always[n] = $2 !~ /^@/ && $0 !~ /BRA !?U?P[0-9]/
+    }
+}
+END { finish() }' "$B/log" "$B/sass" | sort > "$B/kernels"
+echo "| kernel | registers | spills | instructions | mma | ldmatrix | copies | others a copy |"
+echo "|---|---|---|---|---|---|---|---|"
+cat "$B/kernels"
+echo
+most()                  # most TILE: the instructions of a turn, of the tile's product that has most
+{
+    awk -F '|' -v t="mma_product_kernel $1" 'index($2, t) && $5 + 0 > n { n = $5 + 0 } END { print n }' "$B/kernels"
+}
+build/launches 16 "$(most 128)" "$(most 64)"
