@@ -18,13 +18,13 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4396
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
- *                 errors, panel, products, linear, embed, softmax, norms, losses, classes,
- *                 head, scores, attention
+ *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
+ *                 channels, recurrent, losses, classes, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            288
+ *     >>backend   which kernels there are, the self-test, the table                            306
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1363,6 +1363,20 @@ void detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         map_forward(call, Copy());
+}
+
+__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+{
+    for (EACH(i, n))
+        out[i] = gckpti_fma((float)x[i], scale, shift);
+}
+
+void from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
+        n);
 }
 
 template <void (*PUT)(float *, float, float, int)> struct Scale {
@@ -3303,9 +3317,501 @@ void linear_backward(const gckpt_call *call)
         bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
+/* >>exact/windows */
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d and its transpose: products with a matrix that is never made ----
+ * m results (places of all rows; of dw taps and channels) of n columns are chains of k links: taps
+ * and channels (of dw places), 0 beyond the image. What the window meets is looked up as it is
+ * read. The way up goes in phases (gckpti_conv_by), each of which is such a product. */
+template <class I> struct Windows {
+    const float *from, *w, *start;
+    float *out;
+    I size[2], results[2], taps[2];
+    I step[2], tap[2], first[2];     /* result i and tap k read i * step + k * tap + first */
+    I at[2], each[2], side[2];       /* result i is number at + i * each of `side` */
+    I tap_at[2], tap_each[2], wide;  /* tap k is tap_at + k * tap_each of w, a line of which has so many */
+    I source, all, o;                /* channels of a pixel there, of a result, of w */
+    I depth, columns;                /* of a group: channels that are links, of results */
+    I tap_step, link_step, column_step, group_step; /* in w */
+    I m, k;
+    int groups, accumulate;
+    bool whole; /* results may be written 16 bytes at a time */
+};
+
+template <class I> Windows<I> windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_reach *r = s->r;
+    const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    Windows<I> q = {};
+    q.from = s->from, q.w = s->w, q.start = s->start, q.out = s->out;
+    for (int i = 0; i < 2; i++) {
+        q.size[i] = (I)r[i].size, q.results[i] = (I)r[i].results, q.taps[i] = (I)r[i].taps;
+        q.step[i] = (I)r[i].step, q.tap[i] = (I)r[i].tap, q.first[i] = (I)r[i].first;
+        q.at[i] = (I)r[i].at, q.each[i] = (I)r[i].each;
+        q.side[i] = (I)(up ? z->image[i] : z->places[i]);
+        q.tap_at[i] = (I)r[i].tap_at, q.tap_each[i] = (I)r[i].tap_each;
+    }
+    q.wide = (I)z->taps[1], q.o = (I)z->o;
+    q.source = (I)(up ? z->o : z->c), q.all = (I)(up ? z->c : z->o);
+    q.depth = (I)(up ? z->group_o : z->group_c), q.columns = (I)(up ? z->group_c : z->group_o);
+    q.tap_step = (I)(z->group_c * z->o), q.group_step = (I)z->group_o;
+    q.link_step = up ? 1 : (I)z->o, q.column_step = up ? (I)z->o : 1;
+    const int64_t places = z->rows * r[0].results * r[1].results;
+    const int64_t links = r[0].taps * r[1].taps * (up ? z->group_o : z->group_c);
+    q.m = (I)(dw ? links : places), q.k = (I)(dw ? places : links);
+    if (links == 0) /* no tap meets this phase */
+        q.taps[0] = 0, q.taps[1] = 1;
+    q.groups = z->window.groups, q.accumulate = s->accumulate;
+    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(s->out);
+    return q;
+}
+
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Whether indexes and what they are made of fit 31 bits. */
+bool windows_small(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    int64_t most = z->taps[0] * z->taps[1] * z->group_c * z->o;
+    for (int side = 0; side < 2; side++) {
+        const int64_t *d = side ? z->image : z->places;
+        most = larger(most, z->rows * d[0] * d[1] * (side ? z->c : z->o));
+    }
+    for (int i = 0; i < 2; i++) {
+        const gckpti_reach *r = &s->r[i];
+        most = larger(most, r->results * r->step + llabs(r->first) + r->taps * llabs(r->tap));
+    }
+    return most < GCKPT_CUDA_WIDE;
+}
+
+/* A result: of which row, at which place; where it is. */
+template <class I> struct Spotted {
+    I row, i, j;
+    __device__ __forceinline__ Spotted(const Windows<I> &s, I place)
+    {
+        const I line = place / s.results[1];
+        j = place - line * s.results[1];
+        row = line / s.results[0];
+        i = line - row * s.results[0];
+    }
+    __device__ __forceinline__ I out(const Windows<I> &s) const
+    {
+        const I line = row * s.side[0] + i * s.each[0] + s.at[0];
+        return (line * s.side[1] + j * s.each[1] + s.at[1]) * s.all;
+    }
+    __device__ __forceinline__ void next(const Windows<I> &s, I n)
+    {
+        for (j += n; j >= s.results[1];) {
+            j -= s.results[1];
+            if (++i == s.results[0])
+                i = 0, row++;
+        }
+    }
+};
+
+/* A pixel of an image, or 0 beyond it. */
+template <class I>
+__device__ __forceinline__ float pixel(const Windows<I> &s, I row, I y, I x, I channel)
+{
+    const bool there = y >= 0 && y < s.size[0] && x >= 0 && x < s.size[1];
+    return there ? s.from[((row * s.size[0] + y) * s.size[1] + x) * s.source + channel] : 0.0f;
+}
+
+template <class I> __device__ __forceinline__ I tap_of(const Windows<I> &s, I ky, I kx)
+{
+    return ((s.tap_at[0] + ky * s.tap_each[0]) * s.wide + s.tap_at[1] + kx * s.tap_each[1]) *
+           s.tap_step;
+}
+
+template <class I>
+__device__ __forceinline__ float chain_start(const Windows<I> &s, I at, I channel)
+{
+    return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
+}
+
+/* Groups of few columns: a thread a result, neighbours in one place's channels. */
+template <class I> __global__ void windows_each_kernel(const __grid_constant__ Windows<I> s)
+{
+    for (EACH(e, (int64_t)s.m * s.all)) {
+        const I channel = (I)(e % s.all), group = channel / s.columns;
+        const Spotted<I> here(s, (I)(e / s.all));
+        const I at = here.out(s) + channel, first = group * s.depth;
+        const float *w = s.w + group * s.group_step + (channel - group * s.columns) * s.column_step;
+        float d = chain_start(s, at, channel);
+        for (I ky = 0; ky < s.taps[0]; ky++)
+            for (I kx = 0; kx < s.taps[1]; kx++) {
+                const float *by = w + tap_of(s, ky, kx);
+                const I y = here.i * s.step[0] + ky * s.tap[0] + s.first[0];
+                const I x = here.j * s.step[1] + kx * s.tap[1] + s.first[1];
+                for (I c = 0; c < s.depth; c++)
+                    d = gckpti_fma(pixel(s, here.row, y, x, first + c), by[c * s.link_step], d);
+            }
+        s.out[at] = d;
+    }
+}
+
+/* The same of dw. */
+template <class I> __global__ void windows_each_dw_kernel(const __grid_constant__ Windows<I> s)
+{
+    for (EACH(e, (int64_t)s.m * s.o)) {
+        const I channel = (I)(e % s.o), link = (I)(e / s.o), tap = link / s.depth;
+        const I from = channel / s.columns * s.depth + link - tap * s.depth;
+        const I ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
+        const I y0 = ky * s.tap[0] + s.first[0], x0 = kx * s.tap[1] + s.first[1];
+        const float *by = s.w + channel;
+        float d = chain_start(s, (I)e, channel);
+        for (I line = 0, i = 0, row = 0; line < s.k / s.results[1]; line++) {
+            const I y = i * s.step[0] + y0;
+#pragma unroll 4
+            for (I j = 0; j < s.results[1]; j++, by += s.o)
+                d = gckpti_fma(pixel(s, row, y, j * s.step[1] + x0, from), *by, d);
+            if (++i == s.results[0])
+                i = 0, row++;
+        }
+        s.out[e] = d;
+    }
+}
+
+/* All others: a block a tile of BM x BN, a thread TM x TN of it, each one chain in a register. DEEP
+ * links at a time come through registers to shared memory while those before are worked on. Lanes
+ * that read what the window meets have neighbouring channels of one tap or place, and count taps or
+ * places as they go. */
+enum { DEEP = 16 };
+
+template <int KIND, class I, int BM, int THREADS> struct Met {
+    enum { DW = KIND == GCKPTI_CONV_DW, EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
+    float v[EACH];
+    int p, r;         /* reads link p at rows r, ..; of dw links p, .. at row r */
+    I channel, ky, kx; /* of the link */
+    I y[ROWS], x[ROWS], row[ROWS];
+    Spotted<I> place;
+
+    __device__ __forceinline__ Met(const Windows<I> &s, int thread, I group, I m0)
+        : p(DW ? thread / BM : thread % DEEP), r(DW ? thread % BM : thread / DEEP),
+          place(s, DW ? p : 0)
+    {
+        I m = m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const I tap = (DW ? m : p) / s.depth;
+        channel = group * s.depth + (DW ? m : p) - tap * s.depth;
+        ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
+        UNROLL for (int i = 0; i < ROWS && !DW; i++)
+        {
+            m = m0 + r + i * (THREADS / DEEP);
+            const Spotted<I> its(s, m < s.m ? m : 0);
+            row[i] = its.row;
+            y[i] = its.i * s.step[0] + s.first[0], x[i] = its.j * s.step[1] + s.first[1];
+        }
+        if (DW)
+            y[0] = ky * s.tap[0] + s.first[0], x[0] = kx * s.tap[1] + s.first[1];
+    }
+    /* The next links, of which there are so many. */
+    __device__ __forceinline__ void read(const Windows<I> &s, I left)
+    {
+        UNROLL for (int i = 0; i < EACH; i++)
+        {
+            v[i] = 0.0f;
+            if (DW && p + i * (THREADS / BM) < left)
+                v[i] = pixel(s, place.row, place.i * s.step[0] + y[0],
+                             place.j * s.step[1] + x[0], channel);
+            else if (!DW && p < left)
+                v[i] = pixel(s, row[DW ? 0 : i], y[DW ? 0 : i] + ky * s.tap[0],
+                             x[DW ? 0 : i] + kx * s.tap[1], channel);
+            if (DW)
+                place.next(s, THREADS / BM);
+        }
+    }
+    __device__ __forceinline__ void next(const Windows<I> &s, I end)
+    {
+        for (channel += DW ? 0 : DEEP; !DW && channel >= end;) {
+            channel -= s.depth;
+            if (++kx == s.taps[1])
+                kx = 0, ky++;
+        }
+    }
+    __device__ __forceinline__ void put(float *to) const
+    {
+        UNROLL for (int i = 0; i < EACH; i++)
+            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+               (DW ? r : r + i * (THREADS / DEEP))] = v[i];
+    }
+};
+
+/* Where chains begin, and where they end: rows m.., columns n.. of a group. */
+template <int KIND, class I, int TM, int TN>
+__device__ __forceinline__ void windows_start(const Windows<I> &s, I m, I group, I n,
+                                              float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        c[i][j] = 0.0f;
+        if ((s.accumulate || s.start) && m + i < s.m && n + j < s.columns) {
+            const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
+            const I channel = group * s.columns + n + j;
+            c[i][j] = chain_start(s, at + channel, channel);
+        }
+    }
+}
+
+template <int KIND, class I, int TM, int TN>
+__device__ __forceinline__ void windows_end(const Windows<I> &s, I m, I group, I n,
+                                            const float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) if (m + i < s.m)
+    {
+        const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
+        write_run<TN>(Results{ s.out, NULL }, (int64_t)at + group * s.columns + n, s.columns - n,
+                      s.whole, c[i]);
+    }
+}
+
+template <int TM, int TN>
+__device__ __forceinline__ void link_of(const float *x, const float *y, float (*c)[TN])
+{
+    const Pack<float, TM> a = load<TM>(x);
+    const Pack<float, TN> b = load<TN>(y);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+        c[i][j] = gckpti_fma(a.v[i], b.v[j], c[i][j]);
+}
+
+template <int KIND, class I, int BM, int BN, int TM, int TN>
+__global__ void __launch_bounds__(BM *BN / (TM * TN))
+    windows_kernel(const __grid_constant__ Windows<I> s)
+{
+    enum {
+        THREADS = BM * BN / (TM * TN),
+        UP = KIND == GCKPTI_CONV_UP,
+        EACH = BN * DEEP / THREADS,
+        STAGE = DEEP * (BM + BN + 8)
+    };
+    SHARED(float4, ring, [2 * STAGE / 4]);
+    const int thread = (int)threadIdx.x;
+    const I across = (s.columns + BN - 1) / BN, down = (s.m + BM - 1) / BM;
+    const I tile = (I)blockIdx.x / across, n0 = ((I)blockIdx.x - tile * across) * BN;
+    const I group = tile / down, m0 = (tile - group * down) * BM, end = (group + 1) * s.depth;
+    const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
+    float c[TM][TN], b[EACH];
+    windows_start<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
+
+    Met<KIND, I, BM, THREADS> met(s, thread, group, m0);
+    const int n = UP ? thread / DEEP : thread % BN, p = UP ? thread % DEEP : thread / BN;
+    const float *w = s.w + group * s.group_step + (n0 + n) * s.column_step;
+    float *now = (float *)ring, *next = now + STAGE;
+    for (I left = s.k + DEEP; left > 0; left -= DEEP) {
+        const I unread = left - DEEP, at = s.k - unread;
+        if (unread > 0) {
+            met.read(s, unread);
+            UNROLL for (int j = 0; j < EACH; j++)
+            {
+                const int link = UP ? p : p + j * (THREADS / BN), on = UP ? j * (THREADS / DEEP) : 0;
+                b[j] = 0.0f;
+                if (link < unread && n0 + n + on < s.columns)
+                    b[j] = UP ? w[tap_of(s, met.ky, met.kx) + met.channel - (end - s.depth) +
+                                  on * s.o]
+                              : w[(at + link) * s.o];
+            }
+            met.next(s, end);
+        }
+        const float *rows = now + mine, *columns = now + DEEP * (BM + 4) + column;
+        if (left <= s.k && left >= DEEP)
+            UNROLL for (int l = 0; l < DEEP; l++)
+                link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        for (int l = 0; left <= s.k && left < DEEP && l < left; l++)
+            link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        if (unread > 0) {
+            met.put(next);
+            UNROLL for (int j = 0; j < EACH; j++)
+                next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                     (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
+        }
+        __syncthreads();
+        float *other = now;
+        now = next, next = other;
+    }
+    windows_end<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
+}
+
+template <int KIND, class I, int BM, int BN, int TM, int TN>
+void run_windows(const gckpt_call *call, const gckpti_conv *conv)
+{
+    const Windows<I> s = windows_of<I>(conv);
+    const int64_t blocks = ((int64_t)s.m + BM - 1) / BM * (((int64_t)s.columns + BN - 1) / BN);
+    RUN(call, (windows_kernel<KIND, I, BM, BN, TM, TN>), dim3((unsigned)(blocks * s.groups)),
+        BM * BN / (TM * TN), 0, s);
+}
+
+template <class I> void run_each(const gckpt_call *call, const gckpti_conv *conv)
+{
+    const Windows<I> s = windows_of<I>(conv);
+    if (conv->kind == GCKPTI_CONV_DW)
+        RUN(call, windows_each_dw_kernel<I>, blocks_for((int64_t)s.m * s.o, 128), 128, 0, s);
+    else
+        RUN(call, windows_each_kernel<I>, blocks_for((int64_t)s.m * s.all, 256), 256, 0, s);
+}
+
+/* Large tiles where they fill the chip, small ones for few results of long chains. */
+template <int KIND> void windows_by(const gckpt_call *call, const gckpti_conv *conv)
+{
+    const Windows<int64_t> s = windows_of<int64_t>(conv);
+    const int64_t blocks = (s.m + 63) / 64 * ((s.columns + 63) / 64) * s.groups;
+    if (!windows_small(conv))
+        run_windows<KIND, int64_t, 64, 64, 4, 4>(call, conv);
+    else if (blocks * 2 < processors_of(call))
+        run_windows<KIND, int32_t, 16, 16, 1, 1>(call, conv);
+    else if (s.columns <= 32)
+        run_windows<KIND, int32_t, 64, 16, 4, 1>(call, conv);
+    else
+        run_windows<KIND, int32_t, 64, 64, 4, 4>(call, conv);
+}
+
+/* A gckpti_conv_run. */
+void windows(const gckpt_call *call, gckpti_conv *conv)
+{
+    const gckpti_conv_sizes *z = conv->z;
+    if ((conv->kind == GCKPTI_CONV_UP ? z->group_c : z->group_o) < 8)
+        windows_small(conv) ? run_each<int32_t>(call, conv) : run_each<int64_t>(call, conv);
+    else if (conv->kind == GCKPTI_CONV_DOWN)
+        windows_by<GCKPTI_CONV_DOWN>(call, conv);
+    else if (conv->kind == GCKPTI_CONV_UP)
+        windows_by<GCKPTI_CONV_UP>(call, conv);
+    else
+        windows_by<GCKPTI_CONV_DW>(call, conv);
+}
+
+void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
+
+void conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_by(call, 1, windows, NULL);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+}
+#endif
+
+/* >>exact/pools */
+#ifndef GCKPT_NO_IMAGES
+/* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
+template <class I> struct Pool { /* [0]: rows, [1]: columns */
+    I size[2], stride[2], padding[2], in[2], out[2], c;
+    float taps;
+};
+
+template <class I> Pool<I> pool_of(const gckpti_pooling *p)
+{
+    Pool<I> s = {};
+    for (int i = 0; i < 2; i++) {
+        s.size[i] = p->o.size[i], s.stride[i] = p->o.stride[i], s.padding[i] = p->o.padding[i];
+        s.in[i] = (I)p->in[i], s.out[i] = (I)p->out[i];
+    }
+    s.c = (I)p->channels;
+    s.taps = (float)p->o.size[0] * (float)p->o.size[1];
+    return s;
+}
+
+template <class I, bool MAX>
+__global__ void pool_forward_kernel(Pool<I> s, const float *x, float *y, uint16_t *tap, int64_t n)
+{
+    for (EACH(e, n)) {
+        const I place = (I)e / s.c, line = place / s.out[1], image = line / s.out[0];
+        const I h = (line - image * s.out[0]) * s.stride[0] - s.padding[0];
+        const I w = (place - line * s.out[1]) * s.stride[1] - s.padding[1];
+        const float *from = x + image * s.in[0] * s.in[1] * s.c + ((I)e - place * s.c);
+        float best = 0.0f;
+        I at = -1;
+        for (I a = h < 0 ? -h : 0; a < s.size[0] && h + a < s.in[0]; a++)
+            for (I b = w < 0 ? -w : 0; b < s.size[1] && w + b < s.in[1]; b++) {
+                const float v = from[((h + a) * s.in[1] + w + b) * s.c];
+                if (!MAX)
+                    best += v;
+                else if (at < 0 || (best == best && !(v <= best)))
+                    best = v, at = a * s.size[1] + b;
+            }
+        if (y)
+            y[e] = MAX ? best : best / s.taps;
+        if (MAX && tap)
+            tap[e] = (uint16_t)at;
+    }
+}
+
+/* The first window along an axis that meets `at`. */
+template <class I> __device__ I first_window(const Pool<I> &s, int axis, I at)
+{
+    const I low = at + s.padding[axis] - s.size[axis] + s.stride[axis];
+    return low < s.stride[axis] ? 0 : low / s.stride[axis];
+}
+
+/* Windows that meet an element come in order. */
+template <class I, bool MAX>
+__global__ void pool_backward_kernel(Pool<I> s, float *dx, const float *g, const uint16_t *tap,
+                                     int64_t n, int accumulate)
+{
+    for (EACH(e, n)) {
+        const I place = (I)e / s.c, line = place / s.in[1], image = line / s.in[0];
+        const I h = line - image * s.in[0] + s.padding[0], w = place - line * s.in[1] + s.padding[1];
+        const I left = first_window(s, 1, w - s.padding[1]), c = (I)e - place * s.c;
+        float d = accumulate ? dx[e] : 0.0f;
+        for (I p = first_window(s, 0, h - s.padding[0]); p < s.out[0] && p * s.stride[0] <= h; p++)
+            for (I q = left; q < s.out[1] && q * s.stride[1] <= w; q++) {
+                const I at = ((image * s.out[0] + p) * s.out[1] + q) * s.c + c;
+                if (!MAX)
+                    d += g[at] / s.taps;
+                else if (tap[at] == (h - p * s.stride[0]) * s.size[1] + w - q * s.stride[1])
+                    d += g[at];
+            }
+        dx[e] = d;
+    }
+}
+
+template <class I, bool MAX>
+void pool_in(const gckpt_call *call, const gckpti_pooling *p, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    const Pool<I> s = pool_of<I>(p);
+    const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
+    uint16_t *tap = MAX ? (uint16_t *)call->aux : NULL;
+    if (!backward)
+        RUN(call, (pool_forward_kernel<I, MAX>), blocks_for(n, 256), 256, 0, s, x->data, call->out,
+            tap, n);
+    else if (x->grad)
+        RUN(call, (pool_backward_kernel<I, MAX>), blocks_for(n, 256), 256, 0, s, x->grad,
+            call->grad_out, tap, n, x->accumulate);
+}
+
+template <bool MAX> void pool(const gckpt_call *call, int backward)
+{
+    const gckpti_pooling p = gckpti_pooling_of(call);
+    int64_t most = larger(gckpti_elements(&call->in[0].shape), gckpti_elements(&call->shape));
+    for (int i = 0; i < 2; i++) /* a window may begin before, and reach beyond, x */
+        most = larger(most, p.in[i] + 2 * (int64_t)p.o.size[i] + p.o.stride[i]);
+    most < GCKPT_CUDA_WIDE ? pool_in<int32_t, MAX>(call, &p, backward)
+                           : pool_in<int64_t, MAX>(call, &p, backward);
+}
+
+void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
+void max_pool_backward(const gckpt_call *call) { pool<true>(call, 1); }
+void average_pool_forward(const gckpt_call *call) { pool<false>(call, 0); }
+void average_pool_backward(const gckpt_call *call) { pool<false>(call, 1); }
+#endif
+
 /* >>exact/embed */
-/* embed: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+/* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
+struct Taken {
+    const int32_t *index;
+    int64_t each, table;
+    __device__ __forceinline__ int64_t operator[](int64_t r) const
+    {
+        return index[r] + (each ? r / each * table : 0);
+    }
+};
+
+Taken taken_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    return { call->in[1].index, x->n == 3 ? call->shape.d[1] : 0, x->d[1] };
+}
+
+/* embed, gather: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
                                      uint16_t *out_bf16, int64_t rows, int64_t n)
 {
     int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
@@ -3325,7 +3831,7 @@ void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->in[1].index, call->out, call->out_bf16, rows, n);
+        taken_of(call), call->out, call->out_bf16, rows, n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -3348,7 +3854,7 @@ Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
     return l;
 }
 
-__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.place[r] = atomicAdd(&l.count[index[r]], 1u);
@@ -3360,7 +3866,7 @@ __global__ void lists_begin_kernel(Lists l, int64_t table)
         l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
@@ -3368,7 +3874,7 @@ __global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
 
 /* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
  * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_sort_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows)) {
         unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
@@ -3408,8 +3914,8 @@ __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *b
 void embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = call->in[0].shape.d[0];
-    const int32_t *index = call->in[1].index;
+    int64_t table = gckpti_rows(&call->in[0].shape);
+    const Taken index = taken_of(call);
     float *d = call->in[0].grad;
     if (!d)
         return;
@@ -3425,6 +3931,9 @@ void embed_backward(const gckpt_call *call)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
+
+void gather_forward(const gckpt_call *call) { embed_forward(call); }
+void gather_backward(const gckpt_call *call) { embed_backward(call); }
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
@@ -3696,6 +4205,422 @@ void layernorm_backward(const gckpt_call *call)
 
 void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
 void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+
+/* >>exact/channels */
+#ifndef GCKPT_NO_IMAGES
+/* ---- groupnorm, batchnorm ----
+ * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
+ * channels of many places do not fill the chip. Means of groups, of channels' sums, are a warp's. */
+struct Channels {
+    const float *x, *g;
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+};
+
+Channels channels_of(const gckpt_call *call)
+{
+    const int groups = *(const int *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    Channels s = { x->data, call->grad_out, groups ? x->shape.d[0] : 1, 0, gckpti_last(&x->shape) };
+    s.places = gckpti_rows(&x->shape) / s.images;
+    s.groups = groups ? groups : s.channels, s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    return s;
+}
+
+int64_t channel_blocks(const Channels &s) { return (s.channels + 31) / 32; }
+
+/* What a thread has of its channel, a lane's of 32, of an image. */
+struct Channel {
+    int64_t image, number, group, at; /* group: of all images'; at: at its image's first place */
+    bool there;
+    __device__ __forceinline__ Channel(const Channels &s, int64_t block)
+    {
+        const int64_t across = (s.channels + 31) / 32;
+        image = block / across, number = (block - image * across) * 32 + threadIdx.x % 32;
+        there = number < s.channels;
+        group = image * s.groups + (there ? number / s.m : 0);
+        at = image * s.places * s.channels + number;
+    }
+    __device__ __forceinline__ int64_t first(const Channels &s) const
+    {
+        return at - number + (there ? number / s.m * s.m : 0);
+    }
+};
+
+/* s: sums of x - mean (mean NULL: of x - first), with a variance of its squares; BACK: of g, and t
+ * of g h. As norm_sums_kernel. */
+template <bool BACK>
+__global__ void channel_sums_kernel(Channels s, const float *mean, const float *variance,
+                                    int squares, float *to_s, float *to_t)
+{
+    enum { ROWS = 64 };
+    SHARED(float, tile, [2][1 + BACK][ROWS][32]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const Channel c(s, blockIdx.x);
+    float *to = warp ? to_t : to_s, sum = 0.0f, low = 0.0f, term[1 + BACK][ROWS / 8];
+    const bool adds = warp < 1 + BACK && to && c.there;
+    const float center = !c.there ? 0.0f : mean ? mean[c.group] : BACK ? 0.0f : s.x[c.first(s)];
+    const float rstd = BACK && to_t && c.there ? gckpti_rsqrt(variance[c.group] + 1e-5f) : 0.0f;
+    for (int64_t first = -ROWS; first < s.places; first += ROWS) {
+        const int now = (int)(first / ROWS & 1);
+        for (int k = 0; k < ROWS / 8; k++) { /* of the next places */
+            const int64_t r = first + ROWS + 8 * k + warp, at = c.at + r * s.channels;
+            const bool here = r < s.places && c.there;
+            const float d = here && (!BACK || to_t) ? s.x[at] - center : 0.0f;
+            term[0][k] = BACK ? (here ? s.g[at] : 0.0f) : squares ? gckpti_mul(d, d) : d;
+            if (BACK)
+                term[BACK][k] = gckpti_mul(term[0][k], d * rstd);
+        }
+        const int count = (int)(s.places - first < ROWS ? s.places - first : ROWS);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && first >= 0; k++)
+            gckpti_sum_add(&sum, &low, tile[now][BACK ? warp : 0][k][lane]);
+        for (int k = 0; k < ROWS / 8; k++)
+            for (int of = 0; of < 1 + BACK; of++)
+                tile[!now][of][8 * k + warp][lane] = term[of][k];
+        __syncthreads();
+    }
+    if (adds)
+        to[c.image * s.channels + c.number] = sum;
+}
+
+/* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
+__global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
+                                     const float *from, float *to)
+{
+    for (EACH_ROW(r, s.images * s.groups)) {
+        const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
+        const float *sum = sums + image * s.channels + channel;
+        float lane = 0.0f;
+        for (int64_t k = threadIdx.x % 32; k < s.m; k += 32)
+            lane = gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
+        lane = warp_sum(lane) / s.n;
+        if (threadIdx.x % 32 == 0)
+            to[r] = from ? from[image * s.places * s.channels + channel] + lane : lane;
+    }
+}
+
+/* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
+template <bool BACK>
+__global__ void channel_each_kernel(Channels s, const float *mean, const float *variance,
+                                    const float *gain, const float *bias, const float *a,
+                                    const float *b, float *to, int accumulate, int64_t shares)
+{
+    const int64_t unit = blockIdx.x / shares, share = blockIdx.x - unit * shares;
+    const Channel c(s, unit);
+    if (!c.there)
+        return;
+    const float center = mean[c.group], rstd = gckpti_rsqrt(variance[c.group] + 1e-5f);
+    const float level = BACK ? a[c.group] : 0.0f, slope = BACK ? b[c.group] : 0.0f;
+    const float factor = BACK && gain ? gain[c.number] : 0.0f;
+    for (int64_t r = share * 8 + threadIdx.x / 32; r < s.places; r += shares * 8) {
+        const int64_t at = c.at + r * s.channels;
+        const float d = s.x[at] - center;
+        if (!BACK) {
+            to[at] = gckpti_norm_out(d, rstd, gain, bias, c.number);
+        } else {
+            const float u = gain ? gckpti_mul(s.g[at], factor) : s.g[at];
+            gckpti_put_product(&to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+                               accumulate);
+        }
+    }
+}
+
+/* Shares of places, so that there are some 16 blocks for each processor of a large chip. */
+int64_t channel_shares(const Channels &s)
+{
+    const int64_t units = channel_blocks(s) * s.images, most = (s.places + 7) / 8;
+    return units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+}
+
+/* Sums of images, one after the other, to the gradient of a gain or bias; rows: what was measured,
+ * times `unbiased` and rows, to a running statistic. */
+__global__ void channel_add_kernel(Channels s, const float *sums, Sum to, float unbiased, float rows)
+{
+    for (EACH(c, s.channels)) {
+        float sum = to.accumulate ? to.at[c] : 0.0f, low = to.low ? to.low[c] : 0.0f;
+        for (int64_t b = 0; b < s.images; b++) {
+            const float x = sums[b * s.channels + c];
+            gckpti_sum_add(&sum, to.low ? &low : NULL,
+                           rows > 0.0f ? gckpti_mul(rows, x * unbiased) : x);
+        }
+        to.at[c] = sum;
+        if (to.low)
+            to.low[c] = low;
+    }
+}
+
+const float *channel_factor(const gckpt_call *call, int input)
+{
+    return input ? call->in[input].data : NULL;
+}
+
+void groupnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const Channels s = channels_of(call);
+    const int64_t all = s.images * s.groups, blocks = channel_blocks(s) * s.images;
+    float *sums = (float *)call->work, *aux = call->aux ? (float *)call->aux : NULL;
+    const bool given = !o->groups && !gckpti_trains(call);
+    float *mean = aux ? aux : sums + s.images * s.channels, *variance = mean + all;
+    const dim3 grid((unsigned)blocks), levels = blocks_for(32 * all, 256);
+    for (int i = 0; i < 2 && !given; i++) {
+        RUN(call, channel_sums_kernel<false>, grid, 256, 0, s, i ? mean : NULL, nullptr, i, sums,
+            nullptr);
+        RUN(call, channel_level_kernel, levels, 256, 0, s, sums, nullptr, i ? NULL : s.x,
+            i ? variance : mean);
+    }
+    const float *center = given ? call->in[1].data : mean;
+    const float *spread = given ? call->in[2].data : variance;
+    const int64_t shares = channel_shares(s);
+    if (call->out)
+        RUN(call, channel_each_kernel<false>, dim3((unsigned)(blocks * shares)), 256, 0, s, center,
+            spread, channel_factor(call, o->gain), channel_factor(call, o->bias), nullptr,
+            nullptr, call->out, 0, shares);
+}
+
+void channel_add(const gckpt_call *call, const Channels &s, const float *sums, int input,
+                 float unbiased, float rows)
+{
+    const gckpt_arg *to = &call->in[input];
+    if (input && to->grad)
+        RUN(call, channel_add_kernel, blocks_for(s.channels, 32), 32, 0, s, sums,
+            Sum{ to->grad, to->low, to->accumulate }, unbiased, rows);
+}
+
+void groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const Channels s = channels_of(call);
+    const gckpt_arg *x = &call->in[0], *gain = &call->in[o->gain];
+    const int64_t all = s.images * s.groups, blocks = channel_blocks(s) * s.images;
+    const float *mean = (const float *)call->aux, *variance = mean + all;
+    const bool of_gain = o->gain && gain->grad;
+    float *sums = (float *)call->work, *more = sums + s.images * s.channels;
+    float *a = more + s.images * s.channels, *b = a + all;
+    for (int i = 1; i < 3 && !o->groups; i++)
+        channel_add(call, s, i == 1 ? mean : variance, i,
+                    i == 2 && s.n > 1 ? s.n / (s.n - 1) : 1.0f, (float)call->rows);
+    if (!x->grad && !of_gain)
+        more = NULL; /* then x and aux need not be there */
+    RUN(call, channel_sums_kernel<true>, dim3((unsigned)blocks), 256, 0, s, more ? mean : NULL,
+        more ? variance : NULL, 0, sums, more);
+    channel_add(call, s, sums, o->bias, 0, 0);
+    channel_add(call, s, more, o->gain, 0, 0);
+    if (!x->grad)
+        return;
+    const float *by = channel_factor(call, o->gain);
+    const int64_t shares = channel_shares(s);
+    for (int i = 0; i < 2; i++)
+        RUN(call, channel_level_kernel, blocks_for(32 * all, 256), 256, 0, s, i ? more : sums, by,
+            nullptr, i ? b : a);
+    RUN(call, channel_each_kernel<true>, dim3((unsigned)(blocks * shares)), 256, 0, s, mean,
+        variance, by, nullptr, a, b, x->grad, x->accumulate, shares);
+}
+
+/* Floats of scratch. */
+int64_t channel_room(const gckpt_call *call)
+{
+    const Channels s = channels_of(call);
+    return 2 * s.images * (s.channels + s.groups);
+}
+
+void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
+void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
+#endif
+
+/* >>exact/recurrent */
+#ifndef GCKPT_NO_RECURRENT
+/* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
+ * each row. Both ways a step is two kernels; a recorded micro-batch has them without the host. ---- */
+struct Cells {
+    int64_t rows, steps, units, t;
+    const float *p, *g, *h0, *c0;
+    float *h, *c, *a;          /* forward: states, (rows,units); chains, (rows,gates) */
+    float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
+    float *aux, *out, *dp;
+    int accumulate;
+};
+
+/* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
+template <int GATES> struct Unit {
+    int64_t n, at, aux, out, before, chain;
+    __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
+    {
+        const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
+        at = step * GATES * n + j, aux = step * 4 * n + j, out = step * (GATES == 4 ? 2 : 1) * n + j;
+        before = step * n + j, chain = row * GATES * n + j;
+    }
+};
+
+/* First states; of lstm, whose chains begin at p, these. */
+template <int GATES> __global__ void cells_begin_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        s.h[i] = s.h0 ? s.h0[i] : 0.0f;
+        if (GATES == 4)
+            s.c[i] = s.c0 ? s.c0[i] : 0.0f;
+        for (int k = 0; k < GATES && GATES == 4; k++)
+            s.a[u.chain + k * u.n] = s.p[u.at + k * u.n];
+    }
+}
+
+template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const float *p = s.p + u.at;
+        float *a = s.a + u.chain, v[4], h;
+        const int64_t n = u.n;
+        if (GATES == 3) {
+            v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
+            v[3] = a[2 * n];
+            v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
+            h = gckpti_fma(v[1], s.h[i] - v[2], v[2]);
+        } else {
+            v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
+            v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
+            const float c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
+            h = v[3] * gckpti_tanh(c);
+            s.c[i] = c;
+            if (s.out)
+                s.out[u.out + n] = c;
+            for (int k = 0; k < 4 && s.t + 1 < s.steps; k++) /* the next step's begin */
+                a[k * n] = p[(4 + k) * n];
+        }
+        s.h[i] = h;
+        if (s.out)
+            s.out[u.out] = h;
+        for (int k = 0; k < 4 && s.aux; k++)
+            s.aux[u.aux + k * n] = v[k];
+    }
+}
+
+/* da = x slope, and dp. */
+__device__ __forceinline__ float gate_back(const Cells &s, int64_t at, float x, float slope)
+{
+    if (s.dp)
+        gckpti_put_product(&s.dp[at], x, slope, s.accumulate);
+    return s.da[at] = x * slope;
+}
+
+template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
+        const bool last = s.t + 1 == s.steps;
+        const float *v = s.aux + u.aux, r = v[0], z = v[n], fresh = v[2 * n], o = v[3 * n];
+        const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
+        const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
+        s.before[u.before] = h;
+        if (GATES == 3) {
+            const float da = gate_back(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_slope(fresh));
+            gate_back(s, u.at, da * o, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, top * (h - fresh), gckpti_sigmoid_slope(z));
+            s.da[u.at + 2 * n] = da * r;
+            s.d[i] = top * z;
+        } else {
+            const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
+            const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
+            const float c = gckpti_fma(top * o, gckpti_tanh_slope(t), e) + s.g[u.out + n];
+            gate_back(s, u.at, c * fresh, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, c * before, gckpti_sigmoid_slope(z));
+            gate_back(s, u.at + 2 * n, c * r, gckpti_tanh_slope(fresh));
+            gate_back(s, u.at + 3 * n, top * t, gckpti_sigmoid_slope(o));
+            s.e[i] = c * z;
+        }
+    }
+}
+
+__global__ void put_kernel(const float *from, float *to, int64_t n, int accumulate)
+{
+    for (EACH(i, n))
+        gckpti_put(&to[i], from[i], accumulate);
+}
+
+/* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
+void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
+                  const int64_t (&size)[3], const float *start, float *c, int accumulate)
+{
+    gckpt_call plain = *call;
+    gckpti_product t = {};
+    plain.precision = GCKPT_FP32;
+    t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
+    t.a = a, t.b = b, t.start = start, t.c = c, t.accumulate = accumulate;
+    products(&plain, &t);
+}
+
+template <int GATES> Cells cells_of(const gckpt_call *call, gckpti_sequence *q)
+{
+    *q = gckpti_sequence_of(call, 1);
+    Cells s = {};
+    s.rows = q->rows, s.steps = q->steps, s.units = q->units;
+    s.p = q->p->data, s.g = call->grad_out;
+    s.h0 = q->h0 ? q->h0->data : NULL, s.c0 = q->c0 ? q->c0->data : NULL;
+    s.aux = (float *)call->aux, s.out = call->out;
+    s.dp = q->p->grad, s.accumulate = q->p->accumulate;
+    return s;
+}
+
+template <int GATES> void cells_forward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units;
+    s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
+    const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
+    const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    RUN(call, cells_begin_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+    for (; s.t < s.steps; s.t++) {
+        cell_product(call, h, wh, { s.rows, q.gates, s.units },
+                     GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
+        RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+    }
+}
+
+template <int GATES> void cells_backward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units, links = s.rows * s.steps;
+    s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
+    const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    for (s.t = s.steps; s.t-- > 0;) {
+        RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        const gckpti_factor da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
+    }
+    for (int c = 0; c < 2; c++) {
+        const gckpt_arg *start = c ? q.c0 : q.h0;
+        if (start && start->grad)
+            RUN(call, put_kernel, blocks_for(n, 256), 256, 0, c ? s.e : s.d, start->grad, n,
+                start->accumulate);
+    }
+    const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
+    const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
+    if (q.wh->grad)
+        cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
+                     q.wh->accumulate);
+    if (q.bias && q.bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr, links,
+            q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
+}
+
+/* Floats of scratch. */
+int64_t cells_room(const gckpt_call *call, int backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
+}
+
+void gru_forward(const gckpt_call *call) { cells_forward<3>(call); }
+void gru_backward(const gckpt_call *call) { cells_backward<3>(call); }
+void lstm_forward(const gckpt_call *call) { cells_forward<4>(call); }
+void lstm_backward(const gckpt_call *call) { cells_backward<4>(call); }
+#endif
 
 /* >>exact/losses */
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
@@ -6029,7 +6954,7 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear)           \
+    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
     X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
@@ -6055,11 +6980,16 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    X(gru) X(lstm)
 #endif
 #undef X
     if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
         return Held<argmax_forward>::run;
+    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
+        return Held<from_u8_forward>::run;
     if (is_op(op, "detach") && kind == GCKPT_FORWARD)
         return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
@@ -6091,6 +7021,18 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         return fast::which##_room(call);
     FAST_ROOMS(X)
 #undef X
+    if (is_op(op, "conv2d") || is_op(op, "average_pool"))
+        call->work_forward = call->work_backward = 0;
+#ifndef GCKPT_NO_IMAGES
+    if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
+        call->work_forward = call->work_backward = sizeof(float) * (size_t)channel_room(call);
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    if (is_op(op, "gru") || is_op(op, "lstm")) {
+        call->work_forward = sizeof(float) * (size_t)cells_room(call, 0);
+        call->work_backward = sizeof(float) * (size_t)cells_room(call, 1);
+    }
+#endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
@@ -6100,9 +7042,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
             call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
                                                            (classes ? rows : 0));
     }
-    if (is_op(op, "embed"))
-        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
-                                                                     gckpti_rows(&call->shape));
+    if (is_op(op, "embed") || is_op(op, "gather"))
+        call->work_backward =
+            sizeof(unsigned) *
+            (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->work_backward : call->work_forward) =
