@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4396
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4283
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, classes, head, scores, attention
@@ -3320,156 +3320,117 @@ void linear_backward(const gckpt_call *call)
 /* >>exact/windows */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is never made ----
- * m results (places of all rows; of dw taps and channels) of n columns are chains of k links: taps
- * and channels (of dw places), 0 beyond the image. What the window meets is looked up as it is
- * read. The way up goes in phases (gckpti_conv_by), each of which is such a product. */
-template <class I> struct Windows {
+ * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
+ * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_conv_by),
+ * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+struct Windows {
+    gckpti_conv_sizes z;
+    gckpti_reach r[2];
     const float *from, *w, *start;
     float *out;
-    I size[2], results[2], taps[2];
-    I step[2], tap[2], first[2];     /* result i and tap k read i * step + k * tap + first */
-    I at[2], each[2], side[2];       /* result i is number at + i * each of `side` */
-    I tap_at[2], tap_each[2], wide;  /* tap k is tap_at + k * tap_each of w, a line of which has so many */
-    I source, all, o;                /* channels of a pixel there, of a result, of w */
-    I depth, columns;                /* of a group: channels that are links, of results */
-    I tap_step, link_step, column_step, group_step; /* in w */
-    I m, k;
-    int groups, accumulate;
-    bool whole; /* results may be written 16 bytes at a time */
+    int64_t m, k;
+    int source, all;            /* channels of a pixel, of a result */
+    int depth, columns;         /* of a group: those that are links, those of results */
+    int link_step, column_step; /* in w */
+    int accumulate;
+    bool up, whole; /* whole: results may be written 16 bytes at a time */
 };
 
-template <class I> Windows<I> windows_of(const gckpti_conv *s)
+Windows windows_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
+    const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    Windows<I> q = {};
-    q.from = s->from, q.w = s->w, q.start = s->start, q.out = s->out;
-    for (int i = 0; i < 2; i++) {
-        q.size[i] = (I)r[i].size, q.results[i] = (I)r[i].results, q.taps[i] = (I)r[i].taps;
-        q.step[i] = (I)r[i].step, q.tap[i] = (I)r[i].tap, q.first[i] = (I)r[i].first;
-        q.at[i] = (I)r[i].at, q.each[i] = (I)r[i].each;
-        q.side[i] = (I)(up ? z->image[i] : z->places[i]);
-        q.tap_at[i] = (I)r[i].tap_at, q.tap_each[i] = (I)r[i].tap_each;
-    }
-    q.wide = (I)z->taps[1], q.o = (I)z->o;
-    q.source = (I)(up ? z->o : z->c), q.all = (I)(up ? z->c : z->o);
-    q.depth = (I)(up ? z->group_o : z->group_c), q.columns = (I)(up ? z->group_c : z->group_o);
-    q.tap_step = (I)(z->group_c * z->o), q.group_step = (I)z->group_o;
-    q.link_step = up ? 1 : (I)z->o, q.column_step = up ? (I)z->o : 1;
-    const int64_t places = z->rows * r[0].results * r[1].results;
-    const int64_t links = r[0].taps * r[1].taps * (up ? z->group_o : z->group_c);
-    q.m = (I)(dw ? links : places), q.k = (I)(dw ? places : links);
+    const int64_t places = z->rows * s->r[0].results * s->r[1].results;
+    const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
+    Windows q = { *z,
+                  { s->r[0], s->r[1] },
+                  s->from,
+                  s->w,
+                  s->start,
+                  s->out,
+                  dw ? links : places,
+                  dw ? places : links,
+                  up ? o : c,
+                  up ? c : o,
+                  up ? go : gc,
+                  up ? gc : go,
+                  up ? 1 : o,
+                  up ? o : 1,
+                  s->accumulate,
+                  up };
+    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
     if (links == 0) /* no tap meets this phase */
-        q.taps[0] = 0, q.taps[1] = 1;
-    q.groups = z->window.groups, q.accumulate = s->accumulate;
-    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(s->out);
+        q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* Whether indexes and what they are made of fit 31 bits. */
-bool windows_small(const gckpti_conv *s)
-{
-    const gckpti_conv_sizes *z = s->z;
-    int64_t most = z->taps[0] * z->taps[1] * z->group_c * z->o;
-    for (int side = 0; side < 2; side++) {
-        const int64_t *d = side ? z->image : z->places;
-        most = larger(most, z->rows * d[0] * d[1] * (side ? z->c : z->o));
-    }
-    for (int i = 0; i < 2; i++) {
-        const gckpti_reach *r = &s->r[i];
-        most = larger(most, r->results * r->step + llabs(r->first) + r->taps * llabs(r->tap));
-    }
-    return most < GCKPT_CUDA_WIDE;
-}
-
 /* A result: of which row, at which place; where it is. */
-template <class I> struct Spotted {
-    I row, i, j;
-    __device__ __forceinline__ Spotted(const Windows<I> &s, I place)
+struct Spotted {
+    int64_t row;
+    int i, j;
+    __device__ __forceinline__ Spotted(const Windows &s, int64_t place)
     {
-        const I line = place / s.results[1];
-        j = place - line * s.results[1];
-        row = line / s.results[0];
-        i = line - row * s.results[0];
+        const int64_t line = place / s.r[1].results;
+        row = line / s.r[0].results;
+        i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
     }
-    __device__ __forceinline__ I out(const Windows<I> &s) const
+    __device__ __forceinline__ int64_t out(const Windows &s) const
     {
-        const I line = row * s.side[0] + i * s.each[0] + s.at[0];
-        return (line * s.side[1] + j * s.each[1] + s.at[1]) * s.all;
-    }
-    __device__ __forceinline__ void next(const Windows<I> &s, I n)
-    {
-        for (j += n; j >= s.results[1];) {
-            j -= s.results[1];
-            if (++i == s.results[0])
-                i = 0, row++;
-        }
+        const int64_t *side = s.up ? s.z.image : s.z.places;
+        const int64_t line = row * side[0] + i * s.r[0].each + s.r[0].at;
+        return (line * side[1] + j * s.r[1].each + s.r[1].at) * s.all;
     }
 };
 
-/* A pixel of an image, or 0 beyond it. */
-template <class I>
-__device__ __forceinline__ float pixel(const Windows<I> &s, I row, I y, I x, I channel)
+/* What result i meets by tap k of an axis. */
+__device__ __forceinline__ int met_at(const gckpti_reach &r, int i, int k)
 {
-    const bool there = y >= 0 && y < s.size[0] && x >= 0 && x < s.size[1];
-    return there ? s.from[((row * s.size[0] + y) * s.size[1] + x) * s.source + channel] : 0.0f;
+    return i * (int)r.step + k * (int)r.tap + (int)r.first;
 }
 
-template <class I> __device__ __forceinline__ I tap_of(const Windows<I> &s, I ky, I kx)
+__device__ __forceinline__ int64_t pixel(const Windows &s, int64_t row, int y, int x)
 {
-    return ((s.tap_at[0] + ky * s.tap_each[0]) * s.wide + s.tap_at[1] + kx * s.tap_each[1]) *
-           s.tap_step;
+    return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-template <class I>
-__device__ __forceinline__ float chain_start(const Windows<I> &s, I at, I channel)
+/* A channel of a pixel, or 0 beyond the image. */
+__device__ __forceinline__ float met(const Windows &s, int y, int x, int64_t at)
+{
+    const bool there = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
+    return there ? s.from[at] : 0.0f;
+}
+
+__device__ __forceinline__ int64_t tap_of(const Windows &s, int ky, int kx)
+{
+    const int64_t y = s.r[0].tap_at + ky * s.r[0].tap_each;
+    return (y * s.z.taps[1] + s.r[1].tap_at + kx * s.r[1].tap_each) * s.z.group_c * s.z.o;
+}
+
+__device__ __forceinline__ float chain_start(const Windows &s, int64_t at, int channel)
 {
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
 /* Groups of few columns: a thread a result, neighbours in one place's channels. */
-template <class I> __global__ void windows_each_kernel(const __grid_constant__ Windows<I> s)
+__global__ void windows_each_kernel(const __grid_constant__ Windows s)
 {
-    for (EACH(e, (int64_t)s.m * s.all)) {
-        const I channel = (I)(e % s.all), group = channel / s.columns;
-        const Spotted<I> here(s, (I)(e / s.all));
-        const I at = here.out(s) + channel, first = group * s.depth;
-        const float *w = s.w + group * s.group_step + (channel - group * s.columns) * s.column_step;
-        float d = chain_start(s, at, channel);
-        for (I ky = 0; ky < s.taps[0]; ky++)
-            for (I kx = 0; kx < s.taps[1]; kx++) {
+    for (EACH(e, s.m * s.all)) {
+        const int64_t place = e / s.all;
+        const int channel = (int)(e - place * s.all), group = channel / s.columns;
+        const Spotted here(s, place);
+        const float *w =
+            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+        float d = chain_start(s, here.out(s) + channel, channel);
+        for (int ky = 0; ky < (int)s.r[0].taps; ky++)
+            for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
+                const int y = met_at(s.r[0], here.i, ky), x = met_at(s.r[1], here.j, kx);
+                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
                 const float *by = w + tap_of(s, ky, kx);
-                const I y = here.i * s.step[0] + ky * s.tap[0] + s.first[0];
-                const I x = here.j * s.step[1] + kx * s.tap[1] + s.first[1];
-                for (I c = 0; c < s.depth; c++)
-                    d = gckpti_fma(pixel(s, here.row, y, x, first + c), by[c * s.link_step], d);
+                for (int c = 0; c < s.depth; c++)
+                    d = gckpti_fma(met(s, y, x, at + c), by[(int64_t)c * s.link_step], d);
             }
-        s.out[at] = d;
-    }
-}
-
-/* The same of dw. */
-template <class I> __global__ void windows_each_dw_kernel(const __grid_constant__ Windows<I> s)
-{
-    for (EACH(e, (int64_t)s.m * s.o)) {
-        const I channel = (I)(e % s.o), link = (I)(e / s.o), tap = link / s.depth;
-        const I from = channel / s.columns * s.depth + link - tap * s.depth;
-        const I ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
-        const I y0 = ky * s.tap[0] + s.first[0], x0 = kx * s.tap[1] + s.first[1];
-        const float *by = s.w + channel;
-        float d = chain_start(s, (I)e, channel);
-        for (I line = 0, i = 0, row = 0; line < s.k / s.results[1]; line++) {
-            const I y = i * s.step[0] + y0;
-#pragma unroll 4
-            for (I j = 0; j < s.results[1]; j++, by += s.o)
-                d = gckpti_fma(pixel(s, row, y, j * s.step[1] + x0, from), *by, d);
-            if (++i == s.results[0])
-                i = 0, row++;
-        }
-        s.out[e] = d;
+        s.out[here.out(s) + channel] = d;
     }
 }
 
@@ -3479,138 +3440,130 @@ template <class I> __global__ void windows_each_dw_kernel(const __grid_constant_
  * places as they go. */
 enum { DEEP = 16 };
 
-template <int KIND, class I, int BM, int THREADS> struct Met {
-    enum { DW = KIND == GCKPTI_CONV_DW, EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
+template <bool DW, int BM, int THREADS> struct Met {
+    enum { EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;         /* reads link p at rows r, ..; of dw links p, .. at row r */
-    I channel, ky, kx; /* of the link */
-    I y[ROWS], x[ROWS], row[ROWS];
-    Spotted<I> place;
+    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
+    int channel, ky, kx; /* of the link */
+    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int y[ROWS], x[ROWS];
+    Spotted place;
 
-    __device__ __forceinline__ Met(const Windows<I> &s, int thread, I group, I m0)
+    __device__ __forceinline__ Met(const Windows &s, int thread, int group, int64_t m0)
         : p(DW ? thread / BM : thread % DEEP), r(DW ? thread % BM : thread / DEEP),
           place(s, DW ? p : 0)
     {
-        I m = m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
-        const I tap = (DW ? m : p) / s.depth;
-        channel = group * s.depth + (DW ? m : p) - tap * s.depth;
-        ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
+        const int64_t link = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int tap = (int)(link / s.depth);
+        channel = group * s.depth + (int)(link - (int64_t)tap * s.depth);
+        ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
         UNROLL for (int i = 0; i < ROWS && !DW; i++)
         {
-            m = m0 + r + i * (THREADS / DEEP);
-            const Spotted<I> its(s, m < s.m ? m : 0);
-            row[i] = its.row;
-            y[i] = its.i * s.step[0] + s.first[0], x[i] = its.j * s.step[1] + s.first[1];
+            const int64_t m = m0 + r + i * (THREADS / DEEP);
+            const Spotted its(s, m < s.m ? m : 0);
+            y[i] = met_at(s.r[0], its.i, 0), x[i] = met_at(s.r[1], its.j, 0);
+            at[i] = pixel(s, its.row, y[i], x[i]);
         }
-        if (DW)
-            y[0] = ky * s.tap[0] + s.first[0], x[0] = kx * s.tap[1] + s.first[1];
     }
     /* The next links, of which there are so many. */
-    __device__ __forceinline__ void read(const Windows<I> &s, I left)
+    __device__ __forceinline__ void read(const Windows &s, int64_t left)
     {
+        const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
+        const int64_t on = pixel(s, 0, down, across) + channel;
         UNROLL for (int i = 0; i < EACH; i++)
         {
             v[i] = 0.0f;
-            if (DW && p + i * (THREADS / BM) < left)
-                v[i] = pixel(s, place.row, place.i * s.step[0] + y[0],
-                             place.j * s.step[1] + x[0], channel);
-            else if (!DW && p < left)
-                v[i] = pixel(s, row[DW ? 0 : i], y[DW ? 0 : i] + ky * s.tap[0],
-                             x[DW ? 0 : i] + kx * s.tap[1], channel);
-            if (DW)
-                place.next(s, THREADS / BM);
+            if (!DW && p < left)
+                v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
+            if (DW && p + i * (THREADS / BM) < left) {
+                const int y1 = met_at(s.r[0], place.i, ky), x1 = met_at(s.r[1], place.j, kx);
+                v[i] = met(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
+            }
+            for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
+                place.j -= (int)s.r[1].results;
+                if (++place.i == (int)s.r[0].results)
+                    place.i = 0, place.row++;
+            }
         }
     }
-    __device__ __forceinline__ void next(const Windows<I> &s, I end)
+    __device__ __forceinline__ void next(const Windows &s, int end)
     {
-        for (channel += DW ? 0 : DEEP; !DW && channel >= end;) {
-            channel -= s.depth;
-            if (++kx == s.taps[1])
+        for (channel += DW ? 0 : DEEP; !DW && channel >= end; channel -= s.depth)
+            if (++kx == (int)s.r[1].taps)
                 kx = 0, ky++;
-        }
     }
     __device__ __forceinline__ void put(float *to) const
     {
         UNROLL for (int i = 0; i < EACH; i++)
-            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
-               (DW ? r : r + i * (THREADS / DEEP))] = v[i];
+            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / DEEP))] =
+                v[i];
     }
 };
-
-/* Where chains begin, and where they end: rows m.., columns n.. of a group. */
-template <int KIND, class I, int TM, int TN>
-__device__ __forceinline__ void windows_start(const Windows<I> &s, I m, I group, I n,
-                                              float (*c)[TN])
-{
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-    {
-        c[i][j] = 0.0f;
-        if ((s.accumulate || s.start) && m + i < s.m && n + j < s.columns) {
-            const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
-            const I channel = group * s.columns + n + j;
-            c[i][j] = chain_start(s, at + channel, channel);
-        }
-    }
-}
-
-template <int KIND, class I, int TM, int TN>
-__device__ __forceinline__ void windows_end(const Windows<I> &s, I m, I group, I n,
-                                            const float (*c)[TN])
-{
-    UNROLL for (int i = 0; i < TM; i++) if (m + i < s.m)
-    {
-        const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
-        write_run<TN>(Results{ s.out, NULL }, (int64_t)at + group * s.columns + n, s.columns - n,
-                      s.whole, c[i]);
-    }
-}
 
 template <int TM, int TN>
 __device__ __forceinline__ void link_of(const float *x, const float *y, float (*c)[TN])
 {
     const Pack<float, TM> a = load<TM>(x);
     const Pack<float, TN> b = load<TN>(y);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-        c[i][j] = gckpti_fma(a.v[i], b.v[j], c[i][j]);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+        gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
-template <int KIND, class I, int BM, int BN, int TM, int TN>
+/* Chains of rows m.., columns n.. of a group begin, or are written. */
+template <bool DW, bool END, int TM, int TN>
+__device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
+                                       float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++)
+    {
+        const bool some = m + i < s.m && (END || s.accumulate || s.start);
+        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
+        const int channel = group * s.columns + n;
+        UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
+            some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
+        if (END && some)
+            write_run<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.whole, c[i]);
+    }
+}
+
+template <int KIND, int BM, int BN, int TM, int TN>
 __global__ void __launch_bounds__(BM *BN / (TM * TN))
-    windows_kernel(const __grid_constant__ Windows<I> s)
+    windows_kernel(const __grid_constant__ Windows s)
 {
     enum {
         THREADS = BM * BN / (TM * TN),
+        DW = KIND == GCKPTI_CONV_DW,
         UP = KIND == GCKPTI_CONV_UP,
         EACH = BN * DEEP / THREADS,
         STAGE = DEEP * (BM + BN + 8)
     };
     SHARED(float4, ring, [2 * STAGE / 4]);
-    const int thread = (int)threadIdx.x;
-    const I across = (s.columns + BN - 1) / BN, down = (s.m + BM - 1) / BM;
-    const I tile = (I)blockIdx.x / across, n0 = ((I)blockIdx.x - tile * across) * BN;
-    const I group = tile / down, m0 = (tile - group * down) * BM, end = (group + 1) * s.depth;
+    const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
+    const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
+    const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
+    const int64_t m0 = (int64_t)(tile - group * down) * BM;
     float c[TM][TN], b[EACH];
-    windows_start<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
+    chains<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
-    Met<KIND, I, BM, THREADS> met(s, thread, group, m0);
+    Met<DW, BM, THREADS> a(s, thread, group, m0);
     const int n = UP ? thread / DEEP : thread % BN, p = UP ? thread % DEEP : thread / BN;
-    const float *w = s.w + group * s.group_step + (n0 + n) * s.column_step;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
     float *now = (float *)ring, *next = now + STAGE;
-    for (I left = s.k + DEEP; left > 0; left -= DEEP) {
-        const I unread = left - DEEP, at = s.k - unread;
+    for (int64_t left = s.k + DEEP; left > 0; left -= DEEP) {
+        const int64_t unread = left - DEEP;
         if (unread > 0) {
-            met.read(s, unread);
+            a.read(s, unread);
+            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
+                                  : (s.k - unread + p) * s.z.o;
             UNROLL for (int j = 0; j < EACH; j++)
             {
-                const int link = UP ? p : p + j * (THREADS / BN), on = UP ? j * (THREADS / DEEP) : 0;
-                b[j] = 0.0f;
-                if (link < unread && n0 + n + on < s.columns)
-                    b[j] = UP ? w[tap_of(s, met.ky, met.kx) + met.channel - (end - s.depth) +
-                                  on * s.o]
-                              : w[(at + link) * s.o];
+                const int link = UP ? p : p + j * (THREADS / BN),
+                          on = UP ? j * (THREADS / DEEP) : 0;
+                const bool there = link < unread && n0 + n + on < s.columns;
+                b[j] = there ? w[at + (UP ? on : link - p) * s.z.o] : 0.0f;
             }
-            met.next(s, end);
+            a.next(s, (group + 1) * s.depth);
         }
         const float *rows = now + mine, *columns = now + DEEP * (BM + 4) + column;
         if (left <= s.k && left >= DEEP)
@@ -3618,64 +3571,45 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN))
                 link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         for (int l = 0; left <= s.k && left < DEEP && l < left; l++)
             link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
-        if (unread > 0) {
-            met.put(next);
-            UNROLL for (int j = 0; j < EACH; j++)
-                next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
-                     (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
-        }
+        if (unread > 0)
+            a.put(next);
+        UNROLL for (int j = 0; j < EACH && unread > 0; j++)
+            next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                 (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
         __syncthreads();
         float *other = now;
         now = next, next = other;
     }
-    windows_end<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
-}
-
-template <int KIND, class I, int BM, int BN, int TM, int TN>
-void run_windows(const gckpt_call *call, const gckpti_conv *conv)
-{
-    const Windows<I> s = windows_of<I>(conv);
-    const int64_t blocks = ((int64_t)s.m + BM - 1) / BM * (((int64_t)s.columns + BN - 1) / BN);
-    RUN(call, (windows_kernel<KIND, I, BM, BN, TM, TN>), dim3((unsigned)(blocks * s.groups)),
-        BM * BN / (TM * TN), 0, s);
-}
-
-template <class I> void run_each(const gckpt_call *call, const gckpti_conv *conv)
-{
-    const Windows<I> s = windows_of<I>(conv);
-    if (conv->kind == GCKPTI_CONV_DW)
-        RUN(call, windows_each_dw_kernel<I>, blocks_for((int64_t)s.m * s.o, 128), 128, 0, s);
-    else
-        RUN(call, windows_each_kernel<I>, blocks_for((int64_t)s.m * s.all, 256), 256, 0, s);
+    chains<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
 }
 
 /* Large tiles where they fill the chip, small ones for few results of long chains. */
-template <int KIND> void windows_by(const gckpt_call *call, const gckpti_conv *conv)
+template <int KIND> void windows_by(const gckpt_call *call, const Windows &s)
 {
-    const Windows<int64_t> s = windows_of<int64_t>(conv);
-    const int64_t blocks = (s.m + 63) / 64 * ((s.columns + 63) / 64) * s.groups;
-    if (!windows_small(conv))
-        run_windows<KIND, int64_t, 64, 64, 4, 4>(call, conv);
-    else if (blocks * 2 < processors_of(call))
-        run_windows<KIND, int32_t, 16, 16, 1, 1>(call, conv);
+    const int64_t groups = s.z.window.groups;
+#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
+#define TILE(M, N, TM, TN)                                                                         \
+    RUN(call, (windows_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
+    if (TILES(64, 64) * 2 < processors_of(call))
+        TILE(16, 16, 1, 1);
     else if (s.columns <= 32)
-        run_windows<KIND, int32_t, 64, 16, 4, 1>(call, conv);
+        TILE(64, 16, 4, 1);
     else
-        run_windows<KIND, int32_t, 64, 64, 4, 4>(call, conv);
+        TILE(64, 64, 4, 4);
+#undef TILE
+#undef TILES
 }
 
 /* A gckpti_conv_run. */
 void windows(const gckpt_call *call, gckpti_conv *conv)
 {
-    const gckpti_conv_sizes *z = conv->z;
-    if ((conv->kind == GCKPTI_CONV_UP ? z->group_c : z->group_o) < 8)
-        windows_small(conv) ? run_each<int32_t>(call, conv) : run_each<int64_t>(call, conv);
-    else if (conv->kind == GCKPTI_CONV_DOWN)
-        windows_by<GCKPTI_CONV_DOWN>(call, conv);
-    else if (conv->kind == GCKPTI_CONV_UP)
-        windows_by<GCKPTI_CONV_UP>(call, conv);
+    const Windows s = windows_of(conv);
+    if (conv->kind == GCKPTI_CONV_DW)
+        windows_by<GCKPTI_CONV_DW>(call, s);
+    else if (s.columns < 8)
+        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
     else
-        windows_by<GCKPTI_CONV_DW>(call, conv);
+        s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
 
 void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
@@ -3691,40 +3625,37 @@ void conv2d_backward(const gckpt_call *call)
 /* >>exact/pools */
 #ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
-template <class I> struct Pool { /* [0]: rows, [1]: columns */
-    I size[2], stride[2], padding[2], in[2], out[2], c;
+struct Pool { /* [0]: rows, [1]: columns */
+    gckpti_pool o;
+    int64_t in[2], out[2], c;
     float taps;
 };
 
-template <class I> Pool<I> pool_of(const gckpti_pooling *p)
+Pool pool_of(const gckpt_call *call)
 {
-    Pool<I> s = {};
-    for (int i = 0; i < 2; i++) {
-        s.size[i] = p->o.size[i], s.stride[i] = p->o.stride[i], s.padding[i] = p->o.padding[i];
-        s.in[i] = (I)p->in[i], s.out[i] = (I)p->out[i];
-    }
-    s.c = (I)p->channels;
-    s.taps = (float)p->o.size[0] * (float)p->o.size[1];
-    return s;
+    const gckpti_pooling p = gckpti_pooling_of(call);
+    const float taps = (float)p.o.size[0] * (float)p.o.size[1];
+    return { p.o, { p.in[0], p.in[1] }, { p.out[0], p.out[1] }, p.channels, taps };
 }
 
-template <class I, bool MAX>
-__global__ void pool_forward_kernel(Pool<I> s, const float *x, float *y, uint16_t *tap, int64_t n)
+template <bool MAX>
+__global__ void pool_forward_kernel(Pool s, const float *x, float *y, uint16_t *tap, int64_t n)
 {
     for (EACH(e, n)) {
-        const I place = (I)e / s.c, line = place / s.out[1], image = line / s.out[0];
-        const I h = (line - image * s.out[0]) * s.stride[0] - s.padding[0];
-        const I w = (place - line * s.out[1]) * s.stride[1] - s.padding[1];
-        const float *from = x + image * s.in[0] * s.in[1] * s.c + ((I)e - place * s.c);
+        const int64_t place = e / s.c, line = place / s.out[1], image = line / s.out[0];
+        const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
+        const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
+        const float *from = x + image * s.in[0] * s.in[1] * s.c + (e - place * s.c);
+        const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
         float best = 0.0f;
-        I at = -1;
-        for (I a = h < 0 ? -h : 0; a < s.size[0] && h + a < s.in[0]; a++)
-            for (I b = w < 0 ? -w : 0; b < s.size[1] && w + b < s.in[1]; b++) {
+        int at = -1;
+        for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
+            for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
                 const float v = from[((h + a) * s.in[1] + w + b) * s.c];
                 if (!MAX)
                     best += v;
                 else if (at < 0 || (best == best && !(v <= best)))
-                    best = v, at = a * s.size[1] + b;
+                    best = v, at = a * s.o.size[1] + b;
             }
         if (y)
             y[e] = MAX ? best : best / s.taps;
@@ -3733,58 +3664,45 @@ __global__ void pool_forward_kernel(Pool<I> s, const float *x, float *y, uint16_
     }
 }
 
-/* The first window along an axis that meets `at`. */
-template <class I> __device__ I first_window(const Pool<I> &s, int axis, I at)
+/* The first window along an axis that meets `at`, which counts from the padding on. */
+__device__ int64_t first_window(const Pool &s, int axis, int64_t at)
 {
-    const I low = at + s.padding[axis] - s.size[axis] + s.stride[axis];
-    return low < s.stride[axis] ? 0 : low / s.stride[axis];
+    return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
 /* Windows that meet an element come in order. */
-template <class I, bool MAX>
-__global__ void pool_backward_kernel(Pool<I> s, float *dx, const float *g, const uint16_t *tap,
+template <bool MAX>
+__global__ void pool_backward_kernel(Pool s, float *dx, const float *g, const uint16_t *tap,
                                      int64_t n, int accumulate)
 {
     for (EACH(e, n)) {
-        const I place = (I)e / s.c, line = place / s.in[1], image = line / s.in[0];
-        const I h = line - image * s.in[0] + s.padding[0], w = place - line * s.in[1] + s.padding[1];
-        const I left = first_window(s, 1, w - s.padding[1]), c = (I)e - place * s.c;
+        const int64_t place = e / s.c, line = place / s.in[1], image = line / s.in[0];
+        const int64_t h = line - image * s.in[0] + s.o.padding[0];
+        const int64_t w = place - line * s.in[1] + s.o.padding[1];
+        const int64_t left = first_window(s, 1, w);
         float d = accumulate ? dx[e] : 0.0f;
-        for (I p = first_window(s, 0, h - s.padding[0]); p < s.out[0] && p * s.stride[0] <= h; p++)
-            for (I q = left; q < s.out[1] && q * s.stride[1] <= w; q++) {
-                const I at = ((image * s.out[0] + p) * s.out[1] + q) * s.c + c;
-                if (!MAX)
-                    d += g[at] / s.taps;
-                else if (tap[at] == (h - p * s.stride[0]) * s.size[1] + w - q * s.stride[1])
-                    d += g[at];
+        for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
+            for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
+                const int64_t number =
+                    (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+                const int64_t at = ((image * s.out[0] + p) * s.out[1] + q) * s.c + e - place * s.c;
+                if (!MAX || tap[at] == number)
+                    d += MAX ? g[at] : g[at] / s.taps;
             }
         dx[e] = d;
     }
 }
 
-template <class I, bool MAX>
-void pool_in(const gckpt_call *call, const gckpti_pooling *p, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    const Pool<I> s = pool_of<I>(p);
-    const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
-    uint16_t *tap = MAX ? (uint16_t *)call->aux : NULL;
-    if (!backward)
-        RUN(call, (pool_forward_kernel<I, MAX>), blocks_for(n, 256), 256, 0, s, x->data, call->out,
-            tap, n);
-    else if (x->grad)
-        RUN(call, (pool_backward_kernel<I, MAX>), blocks_for(n, 256), 256, 0, s, x->grad,
-            call->grad_out, tap, n, x->accumulate);
-}
-
 template <bool MAX> void pool(const gckpt_call *call, int backward)
 {
-    const gckpti_pooling p = gckpti_pooling_of(call);
-    int64_t most = larger(gckpti_elements(&call->in[0].shape), gckpti_elements(&call->shape));
-    for (int i = 0; i < 2; i++) /* a window may begin before, and reach beyond, x */
-        most = larger(most, p.in[i] + 2 * (int64_t)p.o.size[i] + p.o.stride[i]);
-    most < GCKPT_CUDA_WIDE ? pool_in<int32_t, MAX>(call, &p, backward)
-                           : pool_in<int64_t, MAX>(call, &p, backward);
+    const gckpt_arg *x = &call->in[0];
+    const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
+    if (!backward)
+        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, pool_of(call), x->data,
+            call->out, (uint16_t *)call->aux, n);
+    else if (x->grad)
+        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, pool_of(call), x->grad,
+            call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
 void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
@@ -4142,50 +4060,64 @@ struct Sum {
 
 enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
 
-/* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
- * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
- * columns of one of the two from shared memory, while all eight have the next 64 rows under way. */
-__global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
-                                 Sum gain, Sum bias, int64_t rows, int64_t n)
+/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
+ * of a column wait for each other, so that time is rows times the latency of four additions. To
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
+ * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+template <class T>
+__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {
     SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
-    const Sum mine = warp == 0 ? gain : bias;
+    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
+    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
+    const int64_t to = image * n + column;
+    const Sum mine = warp == 0 ? first : second;
     const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
-    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
-    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
-        int now = (int)(first / NORM_ROWS & 1);
+    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
+    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
+    of.begin(image, column < n ? column : 0);
+    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
+        int now = (int)(from / NORM_ROWS & 1);
         for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = first + NORM_ROWS + 8 * k + warp;
-            bool here = r < rows && column < n;
-            term[1][k] = here ? g[r * n + column] : 0.0f;
-            term[0][k] = 0.0f;
-            if (here && gain.at) {
-                const Normed o = normed(aux, r, center);
-                float h = gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd;
-                term[0][k] = gckpti_mul(term[1][k], h);
-            }
+            int64_t r = from + NORM_ROWS + 8 * k + warp;
+            term[k][0] = term[k][1] = 0.0f;
+            if (r < rows && column < n)
+                of(r, column, term[k]);
         }
-        if (adds && first >= 0) {
-            const float(*from)[NORM_COLUMNS] = tile[now][warp];
-            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
+        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
+        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
 #pragma unroll 8
-            for (int k = 0; k < count; k++)
-                gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
-        }
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            gckpti_sum_add(&sum, T::FRESH || mine.low ? &low : NULL, line[k][lane]);
         for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int of = 0; of < 2; of++)
-                tile[!now][of][8 * k + warp][lane] = term[of][k];
+            for (int which = 0; which < 2; which++)
+                tile[!now][which][8 * k + warp][lane] = term[k][which];
         __syncthreads();
     }
-    if (adds) {
-        mine.at[column] = sum;
-        if (mine.low)
-            mine.low[column] = low;
-    }
+    if (adds)
+        mine.at[to] = sum;
+    if (adds && mine.low)
+        mine.low[to] = low;
 }
+
+/* dgain (sums of g h) and dbias (of g). */
+struct NormTerms {
+    static constexpr bool FRESH = false;
+    int center;
+    const float *x, *aux, *g;
+    bool gain;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[1] = g[r * n + column];
+        if (gain) {
+            const Normed o = normed(aux, r, center);
+            term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
+        }
+    }
+};
 
 void layernorm_backward(const gckpt_call *call)
 {
@@ -4196,8 +4128,10 @@ void layernorm_backward(const gckpt_call *call)
     Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
     Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
     if (gain.at || bias.at)
-        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
+        RUN(call, column_sums_kernel<NormTerms>,
+            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
+            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
+            rows, n);
     if (x->grad)
         RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
             o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
@@ -4215,75 +4149,49 @@ struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
     float n; /* values of a group in an image */
+    const float *mean, *variance, *gain, *bias, *a, *b;
+    float *to;
+    int accumulate;
 };
 
 Channels channels_of(const gckpt_call *call)
 {
-    const int groups = *(const int *)call->attributes;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpt_arg *x = &call->in[0];
-    Channels s = { x->data, call->grad_out, groups ? x->shape.d[0] : 1, 0, gckpti_last(&x->shape) };
+    Channels s = { x->data, call->grad_out, o->groups ? x->shape.d[0] : 1, 0,
+                   gckpti_last(&x->shape) };
     s.places = gckpti_rows(&x->shape) / s.images;
-    s.groups = groups ? groups : s.channels, s.m = s.channels / s.groups;
+    s.groups = o->groups ? o->groups : s.channels, s.m = s.channels / s.groups;
     s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    s.to = call->grad_out ? x->grad : call->out, s.accumulate = x->accumulate;
     return s;
 }
 
-int64_t channel_blocks(const Channels &s) { return (s.channels + 31) / 32; }
-
-/* What a thread has of its channel, a lane's of 32, of an image. */
-struct Channel {
-    int64_t image, number, group, at; /* group: of all images'; at: at its image's first place */
-    bool there;
-    __device__ __forceinline__ Channel(const Channels &s, int64_t block)
+/* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
+template <bool BACK> struct ChannelTerms {
+    static constexpr bool FRESH = true;
+    Channels s;
+    int squares;
+    float center, rstd;
+    int64_t at;
+    __device__ __forceinline__ void begin(int64_t image, int64_t channel)
     {
-        const int64_t across = (s.channels + 31) / 32;
-        image = block / across, number = (block - image * across) * 32 + threadIdx.x % 32;
-        there = number < s.channels;
-        group = image * s.groups + (there ? number / s.m : 0);
-        at = image * s.places * s.channels + number;
+        const int64_t group = channel / s.m, first = image * s.places * s.channels;
+        const int64_t of = image * s.groups + group;
+        center = s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m];
+        rstd = BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f;
+        at = first + channel;
     }
-    __device__ __forceinline__ int64_t first(const Channels &s) const
+    __device__ __forceinline__ void operator()(int64_t place, int64_t, float *term) const
     {
-        return at - number + (there ? number / s.m * s.m : 0);
+        const int64_t i = at + place * s.channels;
+        const float d = !BACK || s.mean ? s.x[i] - center : 0.0f;
+        term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
+        term[1] = BACK ? gckpti_mul(term[0], d * rstd) : 0.0f;
     }
 };
-
-/* s: sums of x - mean (mean NULL: of x - first), with a variance of its squares; BACK: of g, and t
- * of g h. As norm_sums_kernel. */
-template <bool BACK>
-__global__ void channel_sums_kernel(Channels s, const float *mean, const float *variance,
-                                    int squares, float *to_s, float *to_t)
-{
-    enum { ROWS = 64 };
-    SHARED(float, tile, [2][1 + BACK][ROWS][32]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const Channel c(s, blockIdx.x);
-    float *to = warp ? to_t : to_s, sum = 0.0f, low = 0.0f, term[1 + BACK][ROWS / 8];
-    const bool adds = warp < 1 + BACK && to && c.there;
-    const float center = !c.there ? 0.0f : mean ? mean[c.group] : BACK ? 0.0f : s.x[c.first(s)];
-    const float rstd = BACK && to_t && c.there ? gckpti_rsqrt(variance[c.group] + 1e-5f) : 0.0f;
-    for (int64_t first = -ROWS; first < s.places; first += ROWS) {
-        const int now = (int)(first / ROWS & 1);
-        for (int k = 0; k < ROWS / 8; k++) { /* of the next places */
-            const int64_t r = first + ROWS + 8 * k + warp, at = c.at + r * s.channels;
-            const bool here = r < s.places && c.there;
-            const float d = here && (!BACK || to_t) ? s.x[at] - center : 0.0f;
-            term[0][k] = BACK ? (here ? s.g[at] : 0.0f) : squares ? gckpti_mul(d, d) : d;
-            if (BACK)
-                term[BACK][k] = gckpti_mul(term[0][k], d * rstd);
-        }
-        const int count = (int)(s.places - first < ROWS ? s.places - first : ROWS);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && first >= 0; k++)
-            gckpti_sum_add(&sum, &low, tile[now][BACK ? warp : 0][k][lane]);
-        for (int k = 0; k < ROWS / 8; k++)
-            for (int of = 0; of < 1 + BACK; of++)
-                tile[!now][of][8 * k + warp][lane] = term[of][k];
-        __syncthreads();
-    }
-    if (adds)
-        to[c.image * s.channels + c.number] = sum;
-}
 
 /* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
 __global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
@@ -4303,120 +4211,118 @@ __global__ void channel_level_kernel(Channels s, const float *sums, const float 
 
 /* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
 template <bool BACK>
-__global__ void channel_each_kernel(Channels s, const float *mean, const float *variance,
-                                    const float *gain, const float *bias, const float *a,
-                                    const float *b, float *to, int accumulate, int64_t shares)
+__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t shares)
 {
-    const int64_t unit = blockIdx.x / shares, share = blockIdx.x - unit * shares;
-    const Channel c(s, unit);
-    if (!c.there)
+    const int64_t unit = blockIdx.x / shares, across = (s.channels + 31) / 32,
+                  image = unit / across;
+    const int64_t c = (unit - image * across) * 32 + threadIdx.x % 32;
+    if (c >= s.channels)
         return;
-    const float center = mean[c.group], rstd = gckpti_rsqrt(variance[c.group] + 1e-5f);
-    const float level = BACK ? a[c.group] : 0.0f, slope = BACK ? b[c.group] : 0.0f;
-    const float factor = BACK && gain ? gain[c.number] : 0.0f;
-    for (int64_t r = share * 8 + threadIdx.x / 32; r < s.places; r += shares * 8) {
-        const int64_t at = c.at + r * s.channels;
+    const int64_t group = image * s.groups + c / s.m;
+    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
+    const float level = BACK ? s.a[group] : 0.0f, slope = BACK ? s.b[group] : 0.0f;
+    int64_t r = (blockIdx.x - unit * shares) * 8 + threadIdx.x / 32;
+    for (; r < s.places; r += shares * 8) {
+        const int64_t at = (image * s.places + r) * s.channels + c;
         const float d = s.x[at] - center;
         if (!BACK) {
-            to[at] = gckpti_norm_out(d, rstd, gain, bias, c.number);
+            s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
         } else {
-            const float u = gain ? gckpti_mul(s.g[at], factor) : s.g[at];
-            gckpti_put_product(&to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
-                               accumulate);
+            const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
+            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+                               s.accumulate);
         }
     }
 }
 
-/* Shares of places, so that there are some 16 blocks for each processor of a large chip. */
-int64_t channel_shares(const Channels &s)
+/* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
+template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
 {
-    const int64_t units = channel_blocks(s) * s.images, most = (s.places + 7) / 8;
-    return units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    const int64_t units = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
+    const int64_t shares = units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    if (s.to)
+        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
 }
 
-/* Sums of images, one after the other, to the gradient of a gain or bias; rows: what was measured,
- * times `unbiased` and rows, to a running statistic. */
-__global__ void channel_add_kernel(Channels s, const float *sums, Sum to, float unbiased, float rows)
+template <bool BACK>
+void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
 {
-    for (EACH(c, s.channels)) {
-        float sum = to.accumulate ? to.at[c] : 0.0f, low = to.low ? to.low[c] : 0.0f;
-        for (int64_t b = 0; b < s.images; b++) {
-            const float x = sums[b * s.channels + c];
-            gckpti_sum_add(&sum, to.low ? &low : NULL,
-                           rows > 0.0f ? gckpti_mul(rows, x * unbiased) : x);
-        }
-        to.at[c] = sum;
-        if (to.low)
-            to.low[c] = low;
+    const ChannelTerms<BACK> of = { s, squares };
+    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
+        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
+        s.places, s.channels);
+}
+
+void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
+                   const float *from, float *to)
+{
+    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
+        gain, from, to);
+}
+
+/* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
+ * `unbiased`, and times rows, to running statistics. */
+struct ImageTerms {
+    static constexpr bool FRESH = false;
+    const float *x, *y;
+    int64_t channels;
+    float unbiased, rows;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
+        if (rows > 0.0f)
+            term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
     }
-}
+};
 
-const float *channel_factor(const gckpt_call *call, int input)
+void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
+                 int second)
 {
-    return input ? call->in[input].data : NULL;
+    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
+    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
+        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
+        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
 }
 
 void groupnorm_forward(const gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const Channels s = channels_of(call);
-    const int64_t all = s.images * s.groups, blocks = channel_blocks(s) * s.images;
-    float *sums = (float *)call->work, *aux = call->aux ? (float *)call->aux : NULL;
-    const bool given = !o->groups && !gckpti_trains(call);
-    float *mean = aux ? aux : sums + s.images * s.channels, *variance = mean + all;
-    const dim3 grid((unsigned)blocks), levels = blocks_for(32 * all, 256);
+    Channels s = channels_of(call);
+    const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
+    float *sums = (float *)call->work;
+    float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
+    stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
-        RUN(call, channel_sums_kernel<false>, grid, 256, 0, s, i ? mean : NULL, nullptr, i, sums,
-            nullptr);
-        RUN(call, channel_level_kernel, levels, 256, 0, s, sums, nullptr, i ? NULL : s.x,
-            i ? variance : mean);
+        channel_sums<false>(call, s, i, sums, NULL);
+        channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
+        s.mean = stats[0];
     }
-    const float *center = given ? call->in[1].data : mean;
-    const float *spread = given ? call->in[2].data : variance;
-    const int64_t shares = channel_shares(s);
-    if (call->out)
-        RUN(call, channel_each_kernel<false>, dim3((unsigned)(blocks * shares)), 256, 0, s, center,
-            spread, channel_factor(call, o->gain), channel_factor(call, o->bias), nullptr,
-            nullptr, call->out, 0, shares);
-}
-
-void channel_add(const gckpt_call *call, const Channels &s, const float *sums, int input,
-                 float unbiased, float rows)
-{
-    const gckpt_arg *to = &call->in[input];
-    if (input && to->grad)
-        RUN(call, channel_add_kernel, blocks_for(s.channels, 32), 32, 0, s, sums,
-            Sum{ to->grad, to->low, to->accumulate }, unbiased, rows);
+    s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
+    channel_each<false>(call, s);
 }
 
 void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const Channels s = channels_of(call);
-    const gckpt_arg *x = &call->in[0], *gain = &call->in[o->gain];
-    const int64_t all = s.images * s.groups, blocks = channel_blocks(s) * s.images;
-    const float *mean = (const float *)call->aux, *variance = mean + all;
-    const bool of_gain = o->gain && gain->grad;
+    Channels s = channels_of(call);
+    const float *aux = (const float *)call->aux;
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
-    float *a = more + s.images * s.channels, *b = a + all;
-    for (int i = 1; i < 3 && !o->groups; i++)
-        channel_add(call, s, i == 1 ? mean : variance, i,
-                    i == 2 && s.n > 1 ? s.n / (s.n - 1) : 1.0f, (float)call->rows);
-    if (!x->grad && !of_gain)
-        more = NULL; /* then x and aux need not be there */
-    RUN(call, channel_sums_kernel<true>, dim3((unsigned)blocks), 256, 0, s, more ? mean : NULL,
-        more ? variance : NULL, 0, sums, more);
-    channel_add(call, s, sums, o->bias, 0, 0);
-    channel_add(call, s, more, o->gain, 0, 0);
-    if (!x->grad)
+    float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    if (!o->groups)
+        channel_add(call,
+                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
+                      (float)call->rows },
+                    1, 1, 2);
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
+        s.mean = aux, s.variance = aux + s.images * s.groups;
+    channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
+    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    if (!s.to)
         return;
-    const float *by = channel_factor(call, o->gain);
-    const int64_t shares = channel_shares(s);
-    for (int i = 0; i < 2; i++)
-        RUN(call, channel_level_kernel, blocks_for(32 * all, 256), 256, 0, s, i ? more : sums, by,
-            nullptr, i ? b : a);
-    RUN(call, channel_each_kernel<true>, dim3((unsigned)(blocks * shares)), 256, 0, s, mean,
-        variance, by, nullptr, a, b, x->grad, x->accumulate, shares);
+    channel_level(call, s, sums, s.gain, NULL, a);
+    channel_level(call, s, more, s.gain, NULL, b);
+    s.a = a, s.b = b;
+    channel_each<true>(call, s);
 }
 
 /* Floats of scratch. */
@@ -4437,7 +4343,7 @@ void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
-    float *h, *c, *a;          /* forward: states, (rows,units); chains, (rows,gates) */
+    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
     float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
     float *aux, *out, *dp;
     int accumulate;
@@ -4449,32 +4355,23 @@ template <int GATES> struct Unit {
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
     {
         const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, aux = step * 4 * n + j, out = step * (GATES == 4 ? 2 : 1) * n + j;
+        at = step * GATES * n + j, aux = step * 4 * n + j,
+        out = step * (GATES == 4 ? 2 : 1) * n + j;
         before = step * n + j, chain = row * GATES * n + j;
     }
 };
 
-/* First states; of lstm, whose chains begin at p, these. */
-template <int GATES> __global__ void cells_begin_kernel(const __grid_constant__ Cells s)
-{
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        s.h[i] = s.h0 ? s.h0[i] : 0.0f;
-        if (GATES == 4)
-            s.c[i] = s.c0 ? s.c0[i] : 0.0f;
-        for (int k = 0; k < GATES && GATES == 4; k++)
-            s.a[u.chain + k * u.n] = s.p[u.at + k * u.n];
-    }
-}
-
+/* t < 0: first states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
         const Unit<GATES> u(s, i);
         const float *p = s.p + u.at;
-        float *a = s.a + u.chain, v[4], h;
+        float *a = s.a + u.chain, v[4], h, c = 0.0f;
         const int64_t n = u.n;
-        if (GATES == 3) {
+        if (s.t < 0) {
+            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
+        } else if (GATES == 3) {
             v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
             v[3] = a[2 * n];
             v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
@@ -4482,19 +4379,16 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
         } else {
             v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
             v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
-            const float c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
+            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
             h = v[3] * gckpti_tanh(c);
-            s.c[i] = c;
-            if (s.out)
-                s.out[u.out + n] = c;
-            for (int k = 0; k < 4 && s.t + 1 < s.steps; k++) /* the next step's begin */
-                a[k * n] = p[(4 + k) * n];
         }
-        s.h[i] = h;
-        if (s.out)
-            s.out[u.out] = h;
-        for (int k = 0; k < 4 && s.aux; k++)
+        s.h[i] = h, s.c[i] = c;
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+            a[k * n] = p[(4 + k) * n];
+        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
             s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+            s.out[u.out + k * n] = k ? c : h;
     }
 }
 
@@ -4535,12 +4429,6 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-__global__ void put_kernel(const float *from, float *to, int64_t n, int accumulate)
-{
-    for (EACH(i, n))
-        gckpti_put(&to[i], from[i], accumulate);
-}
-
 /* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
 void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
@@ -4573,10 +4461,10 @@ template <int GATES> void cells_forward(const gckpt_call *call)
     s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
     const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
-    RUN(call, cells_begin_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-    for (; s.t < s.steps; s.t++) {
-        cell_product(call, h, wh, { s.rows, q.gates, s.units },
-                     GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
+    for (s.t = -1; s.t < s.steps; s.t++) {
+        if (s.t >= 0)
+            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+                         GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
         RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
     }
 }
@@ -4596,8 +4484,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            RUN(call, put_kernel, blocks_for(n, 256), 256, 0, c ? s.e : s.d, start->grad, n,
-                start->accumulate);
+            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
     }
     const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
     const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
@@ -4605,8 +4492,8 @@ template <int GATES> void cells_backward(const gckpt_call *call)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias && q.bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr, links,
-            q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
+        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr,
+            links, q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
 }
 
 /* Floats of scratch. */

@@ -408,7 +408,7 @@ static void trainings(void)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 2 ? atoi(argv[2]) : 20;
+    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
     if (!block_open(argc, argv))
         return check_report("cuda images");
     all_ops();

@@ -4,7 +4,7 @@
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
-    float *h, *c, *a;          /* forward: states, (rows,units); chains, (rows,gates) */
+    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
     float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
     float *aux, *out, *dp;
     int accumulate;
@@ -16,32 +16,23 @@ template <int GATES> struct Unit {
     __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
     {
         const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, aux = step * 4 * n + j, out = step * (GATES == 4 ? 2 : 1) * n + j;
+        at = step * GATES * n + j, aux = step * 4 * n + j,
+        out = step * (GATES == 4 ? 2 : 1) * n + j;
         before = step * n + j, chain = row * GATES * n + j;
     }
 };
 
-/* First states; of lstm, whose chains begin at p, these. */
-template <int GATES> __global__ void cells_begin_kernel(const __grid_constant__ Cells s)
-{
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        s.h[i] = s.h0 ? s.h0[i] : 0.0f;
-        if (GATES == 4)
-            s.c[i] = s.c0 ? s.c0[i] : 0.0f;
-        for (int k = 0; k < GATES && GATES == 4; k++)
-            s.a[u.chain + k * u.n] = s.p[u.at + k * u.n];
-    }
-}
-
+/* t < 0: first states. Chains of lstm begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
         const Unit<GATES> u(s, i);
         const float *p = s.p + u.at;
-        float *a = s.a + u.chain, v[4], h;
+        float *a = s.a + u.chain, v[4], h, c = 0.0f;
         const int64_t n = u.n;
-        if (GATES == 3) {
+        if (s.t < 0) {
+            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
+        } else if (GATES == 3) {
             v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
             v[3] = a[2 * n];
             v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
@@ -49,19 +40,16 @@ template <int GATES> __global__ void cells_forward_kernel(const __grid_constant_
         } else {
             v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
             v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
-            const float c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
+            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
             h = v[3] * gckpti_tanh(c);
-            s.c[i] = c;
-            if (s.out)
-                s.out[u.out + n] = c;
-            for (int k = 0; k < 4 && s.t + 1 < s.steps; k++) /* the next step's begin */
-                a[k * n] = p[(4 + k) * n];
         }
-        s.h[i] = h;
-        if (s.out)
-            s.out[u.out] = h;
-        for (int k = 0; k < 4 && s.aux; k++)
+        s.h[i] = h, s.c[i] = c;
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+            a[k * n] = p[(4 + k) * n];
+        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
             s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+            s.out[u.out + k * n] = k ? c : h;
     }
 }
 
@@ -102,12 +90,6 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-__global__ void put_kernel(const float *from, float *to, int64_t n, int accumulate)
-{
-    for (EACH(i, n))
-        gckpti_put(&to[i], from[i], accumulate);
-}
-
 /* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
 void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
@@ -140,10 +122,10 @@ template <int GATES> void cells_forward(const gckpt_call *call)
     s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
     const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
-    RUN(call, cells_begin_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-    for (; s.t < s.steps; s.t++) {
-        cell_product(call, h, wh, { s.rows, q.gates, s.units },
-                     GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
+    for (s.t = -1; s.t < s.steps; s.t++) {
+        if (s.t >= 0)
+            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+                         GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
         RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
     }
 }
@@ -163,8 +145,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            RUN(call, put_kernel, blocks_for(n, 256), 256, 0, c ? s.e : s.d, start->grad, n,
-                start->accumulate);
+            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
     }
     const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
     const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
@@ -172,8 +153,8 @@ template <int GATES> void cells_backward(const gckpt_call *call)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias && q.bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr, links,
-            q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
+        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr,
+            links, q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
 }
 
 /* Floats of scratch. */

@@ -1,155 +1,116 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is never made ----
- * m results (places of all rows; of dw taps and channels) of n columns are chains of k links: taps
- * and channels (of dw places), 0 beyond the image. What the window meets is looked up as it is
- * read. The way up goes in phases (gckpti_conv_by), each of which is such a product. */
-template <class I> struct Windows {
+ * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
+ * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_conv_by),
+ * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+struct Windows {
+    gckpti_conv_sizes z;
+    gckpti_reach r[2];
     const float *from, *w, *start;
     float *out;
-    I size[2], results[2], taps[2];
-    I step[2], tap[2], first[2];     /* result i and tap k read i * step + k * tap + first */
-    I at[2], each[2], side[2];       /* result i is number at + i * each of `side` */
-    I tap_at[2], tap_each[2], wide;  /* tap k is tap_at + k * tap_each of w, a line of which has so many */
-    I source, all, o;                /* channels of a pixel there, of a result, of w */
-    I depth, columns;                /* of a group: channels that are links, of results */
-    I tap_step, link_step, column_step, group_step; /* in w */
-    I m, k;
-    int groups, accumulate;
-    bool whole; /* results may be written 16 bytes at a time */
+    int64_t m, k;
+    int source, all;            /* channels of a pixel, of a result */
+    int depth, columns;         /* of a group: those that are links, those of results */
+    int link_step, column_step; /* in w */
+    int accumulate;
+    bool up, whole; /* whole: results may be written 16 bytes at a time */
 };
 
-template <class I> Windows<I> windows_of(const gckpti_conv *s)
+Windows windows_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
+    const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    Windows<I> q = {};
-    q.from = s->from, q.w = s->w, q.start = s->start, q.out = s->out;
-    for (int i = 0; i < 2; i++) {
-        q.size[i] = (I)r[i].size, q.results[i] = (I)r[i].results, q.taps[i] = (I)r[i].taps;
-        q.step[i] = (I)r[i].step, q.tap[i] = (I)r[i].tap, q.first[i] = (I)r[i].first;
-        q.at[i] = (I)r[i].at, q.each[i] = (I)r[i].each;
-        q.side[i] = (I)(up ? z->image[i] : z->places[i]);
-        q.tap_at[i] = (I)r[i].tap_at, q.tap_each[i] = (I)r[i].tap_each;
-    }
-    q.wide = (I)z->taps[1], q.o = (I)z->o;
-    q.source = (I)(up ? z->o : z->c), q.all = (I)(up ? z->c : z->o);
-    q.depth = (I)(up ? z->group_o : z->group_c), q.columns = (I)(up ? z->group_c : z->group_o);
-    q.tap_step = (I)(z->group_c * z->o), q.group_step = (I)z->group_o;
-    q.link_step = up ? 1 : (I)z->o, q.column_step = up ? (I)z->o : 1;
-    const int64_t places = z->rows * r[0].results * r[1].results;
-    const int64_t links = r[0].taps * r[1].taps * (up ? z->group_o : z->group_c);
-    q.m = (I)(dw ? links : places), q.k = (I)(dw ? places : links);
+    const int64_t places = z->rows * s->r[0].results * s->r[1].results;
+    const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
+    Windows q = { *z,
+                  { s->r[0], s->r[1] },
+                  s->from,
+                  s->w,
+                  s->start,
+                  s->out,
+                  dw ? links : places,
+                  dw ? places : links,
+                  up ? o : c,
+                  up ? c : o,
+                  up ? go : gc,
+                  up ? gc : go,
+                  up ? 1 : o,
+                  up ? o : 1,
+                  s->accumulate,
+                  up };
+    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
     if (links == 0) /* no tap meets this phase */
-        q.taps[0] = 0, q.taps[1] = 1;
-    q.groups = z->window.groups, q.accumulate = s->accumulate;
-    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(s->out);
+        q.r[0].taps = 0, q.r[1].taps = 1;
     return q;
 }
 
-int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* Whether indexes and what they are made of fit 31 bits. */
-bool windows_small(const gckpti_conv *s)
-{
-    const gckpti_conv_sizes *z = s->z;
-    int64_t most = z->taps[0] * z->taps[1] * z->group_c * z->o;
-    for (int side = 0; side < 2; side++) {
-        const int64_t *d = side ? z->image : z->places;
-        most = larger(most, z->rows * d[0] * d[1] * (side ? z->c : z->o));
-    }
-    for (int i = 0; i < 2; i++) {
-        const gckpti_reach *r = &s->r[i];
-        most = larger(most, r->results * r->step + llabs(r->first) + r->taps * llabs(r->tap));
-    }
-    return most < GCKPT_CUDA_WIDE;
-}
-
 /* A result: of which row, at which place; where it is. */
-template <class I> struct Spotted {
-    I row, i, j;
-    __device__ __forceinline__ Spotted(const Windows<I> &s, I place)
+struct Spotted {
+    int64_t row;
+    int i, j;
+    __device__ __forceinline__ Spotted(const Windows &s, int64_t place)
     {
-        const I line = place / s.results[1];
-        j = place - line * s.results[1];
-        row = line / s.results[0];
-        i = line - row * s.results[0];
+        const int64_t line = place / s.r[1].results;
+        row = line / s.r[0].results;
+        i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
     }
-    __device__ __forceinline__ I out(const Windows<I> &s) const
+    __device__ __forceinline__ int64_t out(const Windows &s) const
     {
-        const I line = row * s.side[0] + i * s.each[0] + s.at[0];
-        return (line * s.side[1] + j * s.each[1] + s.at[1]) * s.all;
-    }
-    __device__ __forceinline__ void next(const Windows<I> &s, I n)
-    {
-        for (j += n; j >= s.results[1];) {
-            j -= s.results[1];
-            if (++i == s.results[0])
-                i = 0, row++;
-        }
+        const int64_t *side = s.up ? s.z.image : s.z.places;
+        const int64_t line = row * side[0] + i * s.r[0].each + s.r[0].at;
+        return (line * side[1] + j * s.r[1].each + s.r[1].at) * s.all;
     }
 };
 
-/* A pixel of an image, or 0 beyond it. */
-template <class I>
-__device__ __forceinline__ float pixel(const Windows<I> &s, I row, I y, I x, I channel)
+/* What result i meets by tap k of an axis. */
+__device__ __forceinline__ int met_at(const gckpti_reach &r, int i, int k)
 {
-    const bool there = y >= 0 && y < s.size[0] && x >= 0 && x < s.size[1];
-    return there ? s.from[((row * s.size[0] + y) * s.size[1] + x) * s.source + channel] : 0.0f;
+    return i * (int)r.step + k * (int)r.tap + (int)r.first;
 }
 
-template <class I> __device__ __forceinline__ I tap_of(const Windows<I> &s, I ky, I kx)
+__device__ __forceinline__ int64_t pixel(const Windows &s, int64_t row, int y, int x)
 {
-    return ((s.tap_at[0] + ky * s.tap_each[0]) * s.wide + s.tap_at[1] + kx * s.tap_each[1]) *
-           s.tap_step;
+    return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-template <class I>
-__device__ __forceinline__ float chain_start(const Windows<I> &s, I at, I channel)
+/* A channel of a pixel, or 0 beyond the image. */
+__device__ __forceinline__ float met(const Windows &s, int y, int x, int64_t at)
+{
+    const bool there = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
+    return there ? s.from[at] : 0.0f;
+}
+
+__device__ __forceinline__ int64_t tap_of(const Windows &s, int ky, int kx)
+{
+    const int64_t y = s.r[0].tap_at + ky * s.r[0].tap_each;
+    return (y * s.z.taps[1] + s.r[1].tap_at + kx * s.r[1].tap_each) * s.z.group_c * s.z.o;
+}
+
+__device__ __forceinline__ float chain_start(const Windows &s, int64_t at, int channel)
 {
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
 /* Groups of few columns: a thread a result, neighbours in one place's channels. */
-template <class I> __global__ void windows_each_kernel(const __grid_constant__ Windows<I> s)
+__global__ void windows_each_kernel(const __grid_constant__ Windows s)
 {
-    for (EACH(e, (int64_t)s.m * s.all)) {
-        const I channel = (I)(e % s.all), group = channel / s.columns;
-        const Spotted<I> here(s, (I)(e / s.all));
-        const I at = here.out(s) + channel, first = group * s.depth;
-        const float *w = s.w + group * s.group_step + (channel - group * s.columns) * s.column_step;
-        float d = chain_start(s, at, channel);
-        for (I ky = 0; ky < s.taps[0]; ky++)
-            for (I kx = 0; kx < s.taps[1]; kx++) {
+    for (EACH(e, s.m * s.all)) {
+        const int64_t place = e / s.all;
+        const int channel = (int)(e - place * s.all), group = channel / s.columns;
+        const Spotted here(s, place);
+        const float *w =
+            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+        float d = chain_start(s, here.out(s) + channel, channel);
+        for (int ky = 0; ky < (int)s.r[0].taps; ky++)
+            for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
+                const int y = met_at(s.r[0], here.i, ky), x = met_at(s.r[1], here.j, kx);
+                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
                 const float *by = w + tap_of(s, ky, kx);
-                const I y = here.i * s.step[0] + ky * s.tap[0] + s.first[0];
-                const I x = here.j * s.step[1] + kx * s.tap[1] + s.first[1];
-                for (I c = 0; c < s.depth; c++)
-                    d = gckpti_fma(pixel(s, here.row, y, x, first + c), by[c * s.link_step], d);
+                for (int c = 0; c < s.depth; c++)
+                    d = gckpti_fma(met(s, y, x, at + c), by[(int64_t)c * s.link_step], d);
             }
-        s.out[at] = d;
-    }
-}
-
-/* The same of dw. */
-template <class I> __global__ void windows_each_dw_kernel(const __grid_constant__ Windows<I> s)
-{
-    for (EACH(e, (int64_t)s.m * s.o)) {
-        const I channel = (I)(e % s.o), link = (I)(e / s.o), tap = link / s.depth;
-        const I from = channel / s.columns * s.depth + link - tap * s.depth;
-        const I ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
-        const I y0 = ky * s.tap[0] + s.first[0], x0 = kx * s.tap[1] + s.first[1];
-        const float *by = s.w + channel;
-        float d = chain_start(s, (I)e, channel);
-        for (I line = 0, i = 0, row = 0; line < s.k / s.results[1]; line++) {
-            const I y = i * s.step[0] + y0;
-#pragma unroll 4
-            for (I j = 0; j < s.results[1]; j++, by += s.o)
-                d = gckpti_fma(pixel(s, row, y, j * s.step[1] + x0, from), *by, d);
-            if (++i == s.results[0])
-                i = 0, row++;
-        }
-        s.out[e] = d;
+        s.out[here.out(s) + channel] = d;
     }
 }
 
@@ -159,138 +120,130 @@ template <class I> __global__ void windows_each_dw_kernel(const __grid_constant_
  * places as they go. */
 enum { DEEP = 16 };
 
-template <int KIND, class I, int BM, int THREADS> struct Met {
-    enum { DW = KIND == GCKPTI_CONV_DW, EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
+template <bool DW, int BM, int THREADS> struct Met {
+    enum { EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
     float v[EACH];
-    int p, r;         /* reads link p at rows r, ..; of dw links p, .. at row r */
-    I channel, ky, kx; /* of the link */
-    I y[ROWS], x[ROWS], row[ROWS];
-    Spotted<I> place;
+    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
+    int channel, ky, kx; /* of the link */
+    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int y[ROWS], x[ROWS];
+    Spotted place;
 
-    __device__ __forceinline__ Met(const Windows<I> &s, int thread, I group, I m0)
+    __device__ __forceinline__ Met(const Windows &s, int thread, int group, int64_t m0)
         : p(DW ? thread / BM : thread % DEEP), r(DW ? thread % BM : thread / DEEP),
           place(s, DW ? p : 0)
     {
-        I m = m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
-        const I tap = (DW ? m : p) / s.depth;
-        channel = group * s.depth + (DW ? m : p) - tap * s.depth;
-        ky = tap / s.taps[1], kx = tap - ky * s.taps[1];
+        const int64_t link = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int tap = (int)(link / s.depth);
+        channel = group * s.depth + (int)(link - (int64_t)tap * s.depth);
+        ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
         UNROLL for (int i = 0; i < ROWS && !DW; i++)
         {
-            m = m0 + r + i * (THREADS / DEEP);
-            const Spotted<I> its(s, m < s.m ? m : 0);
-            row[i] = its.row;
-            y[i] = its.i * s.step[0] + s.first[0], x[i] = its.j * s.step[1] + s.first[1];
+            const int64_t m = m0 + r + i * (THREADS / DEEP);
+            const Spotted its(s, m < s.m ? m : 0);
+            y[i] = met_at(s.r[0], its.i, 0), x[i] = met_at(s.r[1], its.j, 0);
+            at[i] = pixel(s, its.row, y[i], x[i]);
         }
-        if (DW)
-            y[0] = ky * s.tap[0] + s.first[0], x[0] = kx * s.tap[1] + s.first[1];
     }
     /* The next links, of which there are so many. */
-    __device__ __forceinline__ void read(const Windows<I> &s, I left)
+    __device__ __forceinline__ void read(const Windows &s, int64_t left)
     {
+        const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
+        const int64_t on = pixel(s, 0, down, across) + channel;
         UNROLL for (int i = 0; i < EACH; i++)
         {
             v[i] = 0.0f;
-            if (DW && p + i * (THREADS / BM) < left)
-                v[i] = pixel(s, place.row, place.i * s.step[0] + y[0],
-                             place.j * s.step[1] + x[0], channel);
-            else if (!DW && p < left)
-                v[i] = pixel(s, row[DW ? 0 : i], y[DW ? 0 : i] + ky * s.tap[0],
-                             x[DW ? 0 : i] + kx * s.tap[1], channel);
-            if (DW)
-                place.next(s, THREADS / BM);
+            if (!DW && p < left)
+                v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
+            if (DW && p + i * (THREADS / BM) < left) {
+                const int y1 = met_at(s.r[0], place.i, ky), x1 = met_at(s.r[1], place.j, kx);
+                v[i] = met(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
+            }
+            for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
+                place.j -= (int)s.r[1].results;
+                if (++place.i == (int)s.r[0].results)
+                    place.i = 0, place.row++;
+            }
         }
     }
-    __device__ __forceinline__ void next(const Windows<I> &s, I end)
+    __device__ __forceinline__ void next(const Windows &s, int end)
     {
-        for (channel += DW ? 0 : DEEP; !DW && channel >= end;) {
-            channel -= s.depth;
-            if (++kx == s.taps[1])
+        for (channel += DW ? 0 : DEEP; !DW && channel >= end; channel -= s.depth)
+            if (++kx == (int)s.r[1].taps)
                 kx = 0, ky++;
-        }
     }
     __device__ __forceinline__ void put(float *to) const
     {
         UNROLL for (int i = 0; i < EACH; i++)
-            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
-               (DW ? r : r + i * (THREADS / DEEP))] = v[i];
+            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / DEEP))] =
+                v[i];
     }
 };
-
-/* Where chains begin, and where they end: rows m.., columns n.. of a group. */
-template <int KIND, class I, int TM, int TN>
-__device__ __forceinline__ void windows_start(const Windows<I> &s, I m, I group, I n,
-                                              float (*c)[TN])
-{
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-    {
-        c[i][j] = 0.0f;
-        if ((s.accumulate || s.start) && m + i < s.m && n + j < s.columns) {
-            const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
-            const I channel = group * s.columns + n + j;
-            c[i][j] = chain_start(s, at + channel, channel);
-        }
-    }
-}
-
-template <int KIND, class I, int TM, int TN>
-__device__ __forceinline__ void windows_end(const Windows<I> &s, I m, I group, I n,
-                                            const float (*c)[TN])
-{
-    UNROLL for (int i = 0; i < TM; i++) if (m + i < s.m)
-    {
-        const I at = KIND == GCKPTI_CONV_DW ? (m + i) * s.o : Spotted<I>(s, m + i).out(s);
-        write_run<TN>(Results{ s.out, NULL }, (int64_t)at + group * s.columns + n, s.columns - n,
-                      s.whole, c[i]);
-    }
-}
 
 template <int TM, int TN>
 __device__ __forceinline__ void link_of(const float *x, const float *y, float (*c)[TN])
 {
     const Pack<float, TM> a = load<TM>(x);
     const Pack<float, TN> b = load<TN>(y);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-        c[i][j] = gckpti_fma(a.v[i], b.v[j], c[i][j]);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+        gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
-template <int KIND, class I, int BM, int BN, int TM, int TN>
+/* Chains of rows m.., columns n.. of a group begin, or are written. */
+template <bool DW, bool END, int TM, int TN>
+__device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
+                                       float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++)
+    {
+        const bool some = m + i < s.m && (END || s.accumulate || s.start);
+        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
+        const int channel = group * s.columns + n;
+        UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
+            some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
+        if (END && some)
+            write_run<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.whole, c[i]);
+    }
+}
+
+template <int KIND, int BM, int BN, int TM, int TN>
 __global__ void __launch_bounds__(BM *BN / (TM * TN))
-    windows_kernel(const __grid_constant__ Windows<I> s)
+    windows_kernel(const __grid_constant__ Windows s)
 {
     enum {
         THREADS = BM * BN / (TM * TN),
+        DW = KIND == GCKPTI_CONV_DW,
         UP = KIND == GCKPTI_CONV_UP,
         EACH = BN * DEEP / THREADS,
         STAGE = DEEP * (BM + BN + 8)
     };
     SHARED(float4, ring, [2 * STAGE / 4]);
-    const int thread = (int)threadIdx.x;
-    const I across = (s.columns + BN - 1) / BN, down = (s.m + BM - 1) / BM;
-    const I tile = (I)blockIdx.x / across, n0 = ((I)blockIdx.x - tile * across) * BN;
-    const I group = tile / down, m0 = (tile - group * down) * BM, end = (group + 1) * s.depth;
+    const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
+    const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
+    const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
+    const int64_t m0 = (int64_t)(tile - group * down) * BM;
     float c[TM][TN], b[EACH];
-    windows_start<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
+    chains<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
-    Met<KIND, I, BM, THREADS> met(s, thread, group, m0);
+    Met<DW, BM, THREADS> a(s, thread, group, m0);
     const int n = UP ? thread / DEEP : thread % BN, p = UP ? thread % DEEP : thread / BN;
-    const float *w = s.w + group * s.group_step + (n0 + n) * s.column_step;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
     float *now = (float *)ring, *next = now + STAGE;
-    for (I left = s.k + DEEP; left > 0; left -= DEEP) {
-        const I unread = left - DEEP, at = s.k - unread;
+    for (int64_t left = s.k + DEEP; left > 0; left -= DEEP) {
+        const int64_t unread = left - DEEP;
         if (unread > 0) {
-            met.read(s, unread);
+            a.read(s, unread);
+            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
+                                  : (s.k - unread + p) * s.z.o;
             UNROLL for (int j = 0; j < EACH; j++)
             {
-                const int link = UP ? p : p + j * (THREADS / BN), on = UP ? j * (THREADS / DEEP) : 0;
-                b[j] = 0.0f;
-                if (link < unread && n0 + n + on < s.columns)
-                    b[j] = UP ? w[tap_of(s, met.ky, met.kx) + met.channel - (end - s.depth) +
-                                  on * s.o]
-                              : w[(at + link) * s.o];
+                const int link = UP ? p : p + j * (THREADS / BN),
+                          on = UP ? j * (THREADS / DEEP) : 0;
+                const bool there = link < unread && n0 + n + on < s.columns;
+                b[j] = there ? w[at + (UP ? on : link - p) * s.z.o] : 0.0f;
             }
-            met.next(s, end);
+            a.next(s, (group + 1) * s.depth);
         }
         const float *rows = now + mine, *columns = now + DEEP * (BM + 4) + column;
         if (left <= s.k && left >= DEEP)
@@ -298,64 +251,45 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN))
                 link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         for (int l = 0; left <= s.k && left < DEEP && l < left; l++)
             link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
-        if (unread > 0) {
-            met.put(next);
-            UNROLL for (int j = 0; j < EACH; j++)
-                next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
-                     (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
-        }
+        if (unread > 0)
+            a.put(next);
+        UNROLL for (int j = 0; j < EACH && unread > 0; j++)
+            next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                 (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
         __syncthreads();
         float *other = now;
         now = next, next = other;
     }
-    windows_end<KIND, I, TM, TN>(s, m0 + mine, group, n0 + column, c);
-}
-
-template <int KIND, class I, int BM, int BN, int TM, int TN>
-void run_windows(const gckpt_call *call, const gckpti_conv *conv)
-{
-    const Windows<I> s = windows_of<I>(conv);
-    const int64_t blocks = ((int64_t)s.m + BM - 1) / BM * (((int64_t)s.columns + BN - 1) / BN);
-    RUN(call, (windows_kernel<KIND, I, BM, BN, TM, TN>), dim3((unsigned)(blocks * s.groups)),
-        BM * BN / (TM * TN), 0, s);
-}
-
-template <class I> void run_each(const gckpt_call *call, const gckpti_conv *conv)
-{
-    const Windows<I> s = windows_of<I>(conv);
-    if (conv->kind == GCKPTI_CONV_DW)
-        RUN(call, windows_each_dw_kernel<I>, blocks_for((int64_t)s.m * s.o, 128), 128, 0, s);
-    else
-        RUN(call, windows_each_kernel<I>, blocks_for((int64_t)s.m * s.all, 256), 256, 0, s);
+    chains<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
 }
 
 /* Large tiles where they fill the chip, small ones for few results of long chains. */
-template <int KIND> void windows_by(const gckpt_call *call, const gckpti_conv *conv)
+template <int KIND> void windows_by(const gckpt_call *call, const Windows &s)
 {
-    const Windows<int64_t> s = windows_of<int64_t>(conv);
-    const int64_t blocks = (s.m + 63) / 64 * ((s.columns + 63) / 64) * s.groups;
-    if (!windows_small(conv))
-        run_windows<KIND, int64_t, 64, 64, 4, 4>(call, conv);
-    else if (blocks * 2 < processors_of(call))
-        run_windows<KIND, int32_t, 16, 16, 1, 1>(call, conv);
+    const int64_t groups = s.z.window.groups;
+#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
+#define TILE(M, N, TM, TN)                                                                         \
+    RUN(call, (windows_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
+    if (TILES(64, 64) * 2 < processors_of(call))
+        TILE(16, 16, 1, 1);
     else if (s.columns <= 32)
-        run_windows<KIND, int32_t, 64, 16, 4, 1>(call, conv);
+        TILE(64, 16, 4, 1);
     else
-        run_windows<KIND, int32_t, 64, 64, 4, 4>(call, conv);
+        TILE(64, 64, 4, 4);
+#undef TILE
+#undef TILES
 }
 
 /* A gckpti_conv_run. */
 void windows(const gckpt_call *call, gckpti_conv *conv)
 {
-    const gckpti_conv_sizes *z = conv->z;
-    if ((conv->kind == GCKPTI_CONV_UP ? z->group_c : z->group_o) < 8)
-        windows_small(conv) ? run_each<int32_t>(call, conv) : run_each<int64_t>(call, conv);
-    else if (conv->kind == GCKPTI_CONV_DOWN)
-        windows_by<GCKPTI_CONV_DOWN>(call, conv);
-    else if (conv->kind == GCKPTI_CONV_UP)
-        windows_by<GCKPTI_CONV_UP>(call, conv);
+    const Windows s = windows_of(conv);
+    if (conv->kind == GCKPTI_CONV_DW)
+        windows_by<GCKPTI_CONV_DW>(call, s);
+    else if (s.columns < 8)
+        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
     else
-        windows_by<GCKPTI_CONV_DW>(call, conv);
+        s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
 
 void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
