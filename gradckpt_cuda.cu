@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4283
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4266
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, classes, head, scores, attention
@@ -3273,39 +3273,85 @@ void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products);
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
 /* >>exact/linear */
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
- * column. It waits for its own four additions a row, not for memory: the next rows are read
- * meanwhile. A warp is a block, so that they spread over all processors. */
-__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
-                                float *sum, float *low, int accumulate)
+/* A sum over rows in their order (5e), as a thread keeps it. */
+struct Sum {
+    float *at, *low; /* at NULL: not wanted; low NULL: without */
+    int accumulate;
+};
+
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
+
+/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
+ * of a column wait for each other, so that time is rows times the latency of four additions. To
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
+ * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+template <class T>
+__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {
-    enum { AHEAD = 32 };
-    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float next[AHEAD], s, l;
-    if (j >= n)
-        return;
-    s = accumulate ? sum[j] : 0.0f;
-    l = low ? low[j] : 0.0f;
-    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
-        float here[AHEAD];
-        UNROLL for (int i = 0; i < AHEAD; i++)
-        {
-            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
-            here[i] = next[i];
-            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
+    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
+    const int64_t to = image * n + column;
+    const Sum mine = warp == 0 ? first : second;
+    const bool adds = warp < 2 && mine.at && column < n;
+    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
+    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
+    of.begin(image, column < n ? column : 0);
+    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
+        int now = (int)(from / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = from + NORM_ROWS + 8 * k + warp;
+            term[k][0] = term[k][1] = 0.0f;
+            if (r < rows && column < n)
+                of(r, column, term[k]);
         }
-        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
-            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
+        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            if (T::FRESH || mine.low) /* &low or NULL by ?: would put it in memory */
+                gckpti_sum_add(&sum, &low, line[k][lane]);
+            else
+                gckpti_sum_add(&sum, NULL, line[k][lane]);
+        for (int k = 0; k < NORM_ROWS / 8; k++)
+            for (int which = 0; which < 2; which++)
+                tile[!now][which][8 * k + warp][lane] = term[k][which];
+        __syncthreads();
     }
-    sum[j] = s;
-    if (low)
-        low[j] = l;
+    if (adds)
+        mine.at[to] = sum;
+    if (adds && mine.low)
+        mine.low[to] = low;
 }
 
-void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+/* Of x (rows,n), f32 or bf16. */
+struct RowTerms {
+    static constexpr bool FRESH = false;
+    const float *x;
+    const uint16_t *bf16;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        const int64_t at = r * n + column;
+        term[0] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    }
+};
+
+void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
 {
-    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (bias->grad)
+        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
+            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+}
+
+/* The third input's, of all rows of g. */
+void bias_gradient(const gckpt_call *call)
+{
+    const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
+    if (call->inputs == 3)
+        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
@@ -3313,8 +3359,7 @@ void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products);
 void linear_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && call->in[2].grad)
-        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+    bias_gradient(call);
 }
 
 /* >>exact/windows */
@@ -3527,7 +3572,7 @@ __device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, i
 }
 
 template <int KIND, int BM, int BN, int TM, int TN>
-__global__ void __launch_bounds__(BM *BN / (TM * TN))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), TM *TN > 4 ? 2 : 3)
     windows_kernel(const __grid_constant__ Windows s)
 {
     enum {
@@ -3617,66 +3662,53 @@ void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, N
 void conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_by(call, 1, windows, NULL);
-    if (call->inputs == 3 && call->in[2].grad)
-        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+    bias_gradient(call);
 }
 #endif
 
 /* >>exact/pools */
 #ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
-struct Pool { /* [0]: rows, [1]: columns */
-    gckpti_pool o;
-    int64_t in[2], out[2], c;
-    float taps;
-};
-
-Pool pool_of(const gckpt_call *call)
-{
-    const gckpti_pooling p = gckpti_pooling_of(call);
-    const float taps = (float)p.o.size[0] * (float)p.o.size[1];
-    return { p.o, { p.in[0], p.in[1] }, { p.out[0], p.out[1] }, p.channels, taps };
-}
-
 template <bool MAX>
-__global__ void pool_forward_kernel(Pool s, const float *x, float *y, uint16_t *tap, int64_t n)
+__global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, uint16_t *tap,
+                                    int64_t n)
 {
     for (EACH(e, n)) {
-        const int64_t place = e / s.c, line = place / s.out[1], image = line / s.out[0];
+        const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
         const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
         const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
-        const float *from = x + image * s.in[0] * s.in[1] * s.c + (e - place * s.c);
+        const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
         const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
         float best = 0.0f;
         int at = -1;
         for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
             for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
-                const float v = from[((h + a) * s.in[1] + w + b) * s.c];
+                const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
                 if (!MAX)
                     best += v;
                 else if (at < 0 || (best == best && !(v <= best)))
                     best = v, at = a * s.o.size[1] + b;
             }
         if (y)
-            y[e] = MAX ? best : best / s.taps;
+            y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
         if (MAX && tap)
             tap[e] = (uint16_t)at;
     }
 }
 
 /* The first window along an axis that meets `at`, which counts from the padding on. */
-__device__ int64_t first_window(const Pool &s, int axis, int64_t at)
+__device__ int64_t first_window(const gckpti_pooling &s, int axis, int64_t at)
 {
     return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
 }
 
 /* Windows that meet an element come in order. */
 template <bool MAX>
-__global__ void pool_backward_kernel(Pool s, float *dx, const float *g, const uint16_t *tap,
-                                     int64_t n, int accumulate)
+__global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g,
+                                     const uint16_t *tap, int64_t n, int accumulate)
 {
     for (EACH(e, n)) {
-        const int64_t place = e / s.c, line = place / s.in[1], image = line / s.in[0];
+        const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
         const int64_t h = line - image * s.in[0] + s.o.padding[0];
         const int64_t w = place - line * s.in[1] + s.o.padding[1];
         const int64_t left = first_window(s, 1, w);
@@ -3685,9 +3717,10 @@ __global__ void pool_backward_kernel(Pool s, float *dx, const float *g, const ui
             for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
                 const int64_t number =
                     (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
-                const int64_t at = ((image * s.out[0] + p) * s.out[1] + q) * s.c + e - place * s.c;
+                const int64_t at =
+                    ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
                 if (!MAX || tap[at] == number)
-                    d += MAX ? g[at] : g[at] / s.taps;
+                    d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
             }
         dx[e] = d;
     }
@@ -3698,11 +3731,11 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, pool_of(call), x->data,
-            call->out, (uint16_t *)call->aux, n);
+        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
+            x->data, call->out, (uint16_t *)call->aux, n);
     else if (x->grad)
-        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, pool_of(call), x->grad,
-            call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
+            x->grad, call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
 void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
@@ -4050,55 +4083,6 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
             gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
         }
     }
-}
-
-/* A sum over rows in their order (5e), as a thread keeps it. */
-struct Sum {
-    float *at, *low; /* at NULL: not wanted; low NULL: without */
-    int accumulate;
-};
-
-enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
-
-/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
- * of a column wait for each other, so that time is rows times the latency of four additions. To
- * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
- * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
-template <class T>
-__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
-{
-    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
-    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
-    const int64_t to = image * n + column;
-    const Sum mine = warp == 0 ? first : second;
-    const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
-    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
-    of.begin(image, column < n ? column : 0);
-    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
-        int now = (int)(from / NORM_ROWS & 1);
-        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = from + NORM_ROWS + 8 * k + warp;
-            term[k][0] = term[k][1] = 0.0f;
-            if (r < rows && column < n)
-                of(r, column, term[k]);
-        }
-        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
-        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && from >= 0; k++)
-            gckpti_sum_add(&sum, T::FRESH || mine.low ? &low : NULL, line[k][lane]);
-        for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int which = 0; which < 2; which++)
-                tile[!now][which][8 * k + warp][lane] = term[k][which];
-        __syncthreads();
-    }
-    if (adds)
-        mine.at[to] = sum;
-    if (adds && mine.low)
-        mine.low[to] = low;
 }
 
 /* dgain (sums of g h) and dbias (of g). */
@@ -4491,9 +4475,8 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     if (q.wh->grad)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
-    if (q.bias && q.bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr,
-            links, q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
+    if (q.bias)
+        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
 }
 
 /* Floats of scratch. */

@@ -83,55 +83,6 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* A sum over rows in their order (5e), as a thread keeps it. */
-struct Sum {
-    float *at, *low; /* at NULL: not wanted; low NULL: without */
-    int accumulate;
-};
-
-enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
-
-/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
- * of a column wait for each other, so that time is rows times the latency of four additions. To
- * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
- * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
-template <class T>
-__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
-{
-    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
-    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
-    const int64_t to = image * n + column;
-    const Sum mine = warp == 0 ? first : second;
-    const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
-    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
-    of.begin(image, column < n ? column : 0);
-    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
-        int now = (int)(from / NORM_ROWS & 1);
-        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = from + NORM_ROWS + 8 * k + warp;
-            term[k][0] = term[k][1] = 0.0f;
-            if (r < rows && column < n)
-                of(r, column, term[k]);
-        }
-        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
-        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && from >= 0; k++)
-            gckpti_sum_add(&sum, T::FRESH || mine.low ? &low : NULL, line[k][lane]);
-        for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int which = 0; which < 2; which++)
-                tile[!now][which][8 * k + warp][lane] = term[k][which];
-        __syncthreads();
-    }
-    if (adds)
-        mine.at[to] = sum;
-    if (adds && mine.low)
-        mine.low[to] = low;
-}
-
 /* dgain (sums of g h) and dbias (of g). */
 struct NormTerms {
     static constexpr bool FRESH = false;

@@ -152,9 +152,8 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     if (q.wh->grad)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
-    if (q.bias && q.bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((q.gates + 31) / 32)), 32, 0, s.da, nullptr,
-            links, q.gates, q.bias->grad, q.bias->low, q.bias->accumulate);
+    if (q.bias)
+        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
 }
 
 /* Floats of scratch. */

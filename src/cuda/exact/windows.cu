@@ -207,7 +207,7 @@ __device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, i
 }
 
 template <int KIND, int BM, int BN, int TM, int TN>
-__global__ void __launch_bounds__(BM *BN / (TM * TN))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), TM *TN > 4 ? 2 : 3)
     windows_kernel(const __grid_constant__ Windows s)
 {
     enum {
@@ -297,7 +297,6 @@ void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, N
 void conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_by(call, 1, windows, NULL);
-    if (call->inputs == 3 && call->in[2].grad)
-        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+    bias_gradient(call);
 }
 #endif
