@@ -65,11 +65,25 @@ static void gradients(const gckpt_op *op, gckpt_call *c)
     }
 }
 
-static void ways(const gckpt_op *op, gckpt_call *c)
+static void all_are(const float *x, const gckpt_shape *shape, float v)
 {
+    for (int64_t i = 0; x && i < count_of(shape); i++)
+        ((float *)(uintptr_t)x)[i] = v;
+}
+
+/* negative: chains of x are -0 from their start to their end, which a link of zeros more would make +0. */
+static void ways(const gckpt_op *op, gckpt_call *c, int negative)
+{
+    for (int i = 0; negative && i < c->inputs; i++)
+        all_are(c->in[i].data, &c->in[i].shape, i == 0 ? 0.0f : i == 1 ? -1.0f : -0.0f);
     c->out = piece(count_of(&c->shape));
     both(op, GCKPT_FORWARD, c);
     gradients(op, c);
+    if (negative) {
+        all_are(c->grad_out, &c->shape, -1);
+        all_are(c->in[1].grad, &c->in[1].shape, -0.0f);
+        c->in[1].accumulate = 1;
+    }
     both(op, GCKPT_BACKWARD, c);
 }
 
@@ -89,7 +103,7 @@ static void convolution(const int *size, gckpti_conv2d a, int bias)
     if (count_of(places) * size[3] * size[4] * size[6] > 2000000 || count_of(&c.shape) > 150000)
         return;
     values(&c);
-    ways(&gckpti_op_conv2d, &c);
+    ways(&gckpti_op_conv2d, &c, bias && chance(20));
 }
 
 static void convolutions(int rounds)
@@ -141,7 +155,7 @@ static void pools(void)
     for (int64_t i = 0; i < n; i++) /* equal ones */
         x[i] = chance(30) ? x[below(n)] : x[i];
     c.aux = op == &gckpti_op_max_pool ? piece((int64_t)c.aux_bytes / 4 + 1) : NULL;
-    ways(op, &c);
+    ways(op, &c, 0);
 }
 
 /* ---- groupnorm, batchnorm ---- */
@@ -195,7 +209,7 @@ static void taken(void)
         index[i] = (int32_t)below(n);
     c.in[1].index = index;
     values(&c);
-    ways(&gckpti_op_gather, &c);
+    ways(&gckpti_op_gather, &c, 0);
 }
 
 static void bytes(void)
