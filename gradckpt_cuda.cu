@@ -18,13 +18,13 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3471
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4266
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
- *                 errors, panel, products, linear, embed, softmax, norms, losses, classes,
- *                 head, scores, attention
+ *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
+ *                 channels, recurrent, losses, classes, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            290
+ *     >>backend   which kernels there are, the self-test, the table                            308
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1458,6 +1458,20 @@ void detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         map_forward(call, Copy());
+}
+
+__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+{
+    for (EACH(i, n))
+        out[i] = gckpti_fma((float)x[i], scale, shift);
+}
+
+void from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
+        n);
 }
 
 template <void (*PUT)(float *, float, float, int)> struct Scale {
@@ -3354,39 +3368,85 @@ void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products);
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
 /* >>exact/linear */
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
- * column. It waits for its own four additions a row, not for memory: the next rows are read
- * meanwhile. A warp is a block, so that they spread over all processors. */
-__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
-                                float *sum, float *low, int accumulate)
+/* A sum over rows in their order (5e), as a thread keeps it. */
+struct Sum {
+    float *at, *low; /* at NULL: not wanted; low NULL: without */
+    int accumulate;
+};
+
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
+
+/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
+ * of a column wait for each other, so that time is rows times the latency of four additions. To
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
+ * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+template <class T>
+__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {
-    enum { AHEAD = 32 };
-    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float next[AHEAD], s, l;
-    if (j >= n)
-        return;
-    s = accumulate ? sum[j] : 0.0f;
-    l = low ? low[j] : 0.0f;
-    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
-        float here[AHEAD];
-        UNROLL for (int i = 0; i < AHEAD; i++)
-        {
-            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
-            here[i] = next[i];
-            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
+    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
+    const int64_t to = image * n + column;
+    const Sum mine = warp == 0 ? first : second;
+    const bool adds = warp < 2 && mine.at && column < n;
+    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
+    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
+    of.begin(image, column < n ? column : 0);
+    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
+        int now = (int)(from / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = from + NORM_ROWS + 8 * k + warp;
+            term[k][0] = term[k][1] = 0.0f;
+            if (r < rows && column < n)
+                of(r, column, term[k]);
         }
-        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
-            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
+        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            if (T::FRESH || mine.low) /* &low or NULL by ?: would put it in memory */
+                gckpti_sum_add(&sum, &low, line[k][lane]);
+            else
+                gckpti_sum_add(&sum, NULL, line[k][lane]);
+        for (int k = 0; k < NORM_ROWS / 8; k++)
+            for (int which = 0; which < 2; which++)
+                tile[!now][which][8 * k + warp][lane] = term[k][which];
+        __syncthreads();
     }
-    sum[j] = s;
-    if (low)
-        low[j] = l;
+    if (adds)
+        mine.at[to] = sum;
+    if (adds && mine.low)
+        mine.low[to] = low;
 }
 
-void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+/* Of x (rows,n), f32 or bf16. */
+struct RowTerms {
+    static constexpr bool FRESH = false;
+    const float *x;
+    const uint16_t *bf16;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        const int64_t at = r * n + column;
+        term[0] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    }
+};
+
+void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
 {
-    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (bias->grad)
+        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
+            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+}
+
+/* The third input's, of all rows of g. */
+void bias_gradient(const gckpt_call *call)
+{
+    const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
+    if (call->inputs == 3)
+        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
@@ -3394,13 +3454,410 @@ void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products);
 void linear_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && call->in[2].grad)
-        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+    bias_gradient(call);
 }
 
+/* >>exact/windows */
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d and its transpose: products with a matrix that is never made ----
+ * m results (places of all rows; of dw taps and channels) of some columns are chains of k links:
+ * taps and channels (of dw places), 0 beyond the image. The way up goes in phases (gckpti_conv_by),
+ * each of which is such a product. Axes are shorter than 2^31, addresses of 64 bits throughout. */
+struct Windows {
+    gckpti_conv_sizes z;
+    gckpti_reach r[2];
+    const float *from, *w, *start;
+    float *out;
+    int64_t m, k;
+    int source, all;            /* channels of a pixel, of a result */
+    int depth, columns;         /* of a group: those that are links, those of results */
+    int link_step, column_step; /* in w */
+    int accumulate;
+    bool up, whole; /* whole: results may be written 16 bytes at a time */
+};
+
+Windows windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
+    const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t places = z->rows * s->r[0].results * s->r[1].results;
+    const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
+    Windows q = { *z,
+                  { s->r[0], s->r[1] },
+                  s->from,
+                  s->w,
+                  s->start,
+                  s->out,
+                  dw ? links : places,
+                  dw ? places : links,
+                  up ? o : c,
+                  up ? c : o,
+                  up ? go : gc,
+                  up ? gc : go,
+                  up ? 1 : o,
+                  up ? o : 1,
+                  s->accumulate,
+                  up };
+    q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
+    if (links == 0) /* no tap meets this phase */
+        q.r[0].taps = 0, q.r[1].taps = 1;
+    return q;
+}
+
+/* A result: of which row, at which place; where it is. */
+struct Spotted {
+    int64_t row;
+    int i, j;
+    __device__ __forceinline__ Spotted(const Windows &s, int64_t place)
+    {
+        const int64_t line = place / s.r[1].results;
+        row = line / s.r[0].results;
+        i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
+    }
+    __device__ __forceinline__ int64_t out(const Windows &s) const
+    {
+        const int64_t *side = s.up ? s.z.image : s.z.places;
+        const int64_t line = row * side[0] + i * s.r[0].each + s.r[0].at;
+        return (line * side[1] + j * s.r[1].each + s.r[1].at) * s.all;
+    }
+};
+
+/* What result i meets by tap k of an axis. */
+__device__ __forceinline__ int met_at(const gckpti_reach &r, int i, int k)
+{
+    return i * (int)r.step + k * (int)r.tap + (int)r.first;
+}
+
+__device__ __forceinline__ int64_t pixel(const Windows &s, int64_t row, int y, int x)
+{
+    return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
+}
+
+/* A channel of a pixel, or 0 beyond the image. */
+__device__ __forceinline__ float met(const Windows &s, int y, int x, int64_t at)
+{
+    const bool there = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
+    return there ? s.from[at] : 0.0f;
+}
+
+__device__ __forceinline__ int64_t tap_of(const Windows &s, int ky, int kx)
+{
+    const int64_t y = s.r[0].tap_at + ky * s.r[0].tap_each;
+    return (y * s.z.taps[1] + s.r[1].tap_at + kx * s.r[1].tap_each) * s.z.group_c * s.z.o;
+}
+
+__device__ __forceinline__ float chain_start(const Windows &s, int64_t at, int channel)
+{
+    return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
+}
+
+/* Groups of few columns: a thread a result, neighbours in one place's channels. */
+__global__ void windows_each_kernel(const __grid_constant__ Windows s)
+{
+    for (EACH(e, s.m * s.all)) {
+        const int64_t place = e / s.all;
+        const int channel = (int)(e - place * s.all), group = channel / s.columns;
+        const Spotted here(s, place);
+        const float *w =
+            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+        float d = chain_start(s, here.out(s) + channel, channel);
+        for (int ky = 0; ky < (int)s.r[0].taps; ky++)
+            for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
+                const int y = met_at(s.r[0], here.i, ky), x = met_at(s.r[1], here.j, kx);
+                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
+                const float *by = w + tap_of(s, ky, kx);
+                for (int c = 0; c < s.depth; c++)
+                    d = gckpti_fma(met(s, y, x, at + c), by[(int64_t)c * s.link_step], d);
+            }
+        s.out[here.out(s) + channel] = d;
+    }
+}
+
+/* All others: a block a tile of BM x BN, a thread TM x TN of it, each one chain in a register. DEEP
+ * links at a time come through registers to shared memory while those before are worked on. Lanes
+ * that read what the window meets have neighbouring channels of one tap or place, and count taps or
+ * places as they go. */
+enum { DEEP = 16 };
+
+template <bool DW, int BM, int THREADS> struct Met {
+    enum { EACH = BM * DEEP / THREADS, ROWS = DW ? 1 : EACH };
+    float v[EACH];
+    int p, r;            /* reads link p at rows r, ..; of dw links p, .. at row r */
+    int channel, ky, kx; /* of the link */
+    int64_t at[ROWS];    /* of what tap 0 meets, its channel 0 */
+    int y[ROWS], x[ROWS];
+    Spotted place;
+
+    __device__ __forceinline__ Met(const Windows &s, int thread, int group, int64_t m0)
+        : p(DW ? thread / BM : thread % DEEP), r(DW ? thread % BM : thread / DEEP),
+          place(s, DW ? p : 0)
+    {
+        const int64_t link = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0: of what is not written */
+        const int tap = (int)(link / s.depth);
+        channel = group * s.depth + (int)(link - (int64_t)tap * s.depth);
+        ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
+        UNROLL for (int i = 0; i < ROWS && !DW; i++)
+        {
+            const int64_t m = m0 + r + i * (THREADS / DEEP);
+            const Spotted its(s, m < s.m ? m : 0);
+            y[i] = met_at(s.r[0], its.i, 0), x[i] = met_at(s.r[1], its.j, 0);
+            at[i] = pixel(s, its.row, y[i], x[i]);
+        }
+    }
+    /* The next links, of which there are so many. */
+    __device__ __forceinline__ void read(const Windows &s, int64_t left)
+    {
+        const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
+        const int64_t on = pixel(s, 0, down, across) + channel;
+        UNROLL for (int i = 0; i < EACH; i++)
+        {
+            v[i] = 0.0f;
+            if (!DW && p < left)
+                v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
+            if (DW && p + i * (THREADS / BM) < left) {
+                const int y1 = met_at(s.r[0], place.i, ky), x1 = met_at(s.r[1], place.j, kx);
+                v[i] = met(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
+            }
+            for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
+                place.j -= (int)s.r[1].results;
+                if (++place.i == (int)s.r[0].results)
+                    place.i = 0, place.row++;
+            }
+        }
+    }
+    __device__ __forceinline__ void next(const Windows &s, int end)
+    {
+        for (channel += DW ? 0 : DEEP; !DW && channel >= end; channel -= s.depth)
+            if (++kx == (int)s.r[1].taps)
+                kx = 0, ky++;
+    }
+    __device__ __forceinline__ void put(float *to) const
+    {
+        UNROLL for (int i = 0; i < EACH; i++)
+            to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) + (DW ? r : r + i * (THREADS / DEEP))] =
+                v[i];
+    }
+};
+
+template <int TM, int TN>
+__device__ __forceinline__ void link_of(const float *x, const float *y, float (*c)[TN])
+{
+    const Pack<float, TM> a = load<TM>(x);
+    const Pack<float, TN> b = load<TN>(y);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+        gckpti_fma(a.v[i], b.v[j], c[i][j]);
+}
+
+/* Chains of rows m.., columns n.. of a group begin, or are written. */
+template <bool DW, bool END, int TM, int TN>
+__device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
+                                       float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++)
+    {
+        const bool some = m + i < s.m && (END || s.accumulate || s.start);
+        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
+        const int channel = group * s.columns + n;
+        UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
+            some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
+        if (END && some)
+            write_run<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.whole, c[i]);
+    }
+}
+
+template <int KIND, int BM, int BN, int TM, int TN>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), TM *TN > 4 ? 2 : 3)
+    windows_kernel(const __grid_constant__ Windows s)
+{
+    enum {
+        THREADS = BM * BN / (TM * TN),
+        DW = KIND == GCKPTI_CONV_DW,
+        UP = KIND == GCKPTI_CONV_UP,
+        EACH = BN * DEEP / THREADS,
+        STAGE = DEEP * (BM + BN + 8)
+    };
+    SHARED(float4, ring, [2 * STAGE / 4]);
+    const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
+    const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
+    const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
+    const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
+    const int64_t m0 = (int64_t)(tile - group * down) * BM;
+    float c[TM][TN], b[EACH];
+    chains<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
+
+    Met<DW, BM, THREADS> a(s, thread, group, m0);
+    const int n = UP ? thread / DEEP : thread % BN, p = UP ? thread % DEEP : thread / BN;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
+    float *now = (float *)ring, *next = now + STAGE;
+    for (int64_t left = s.k + DEEP; left > 0; left -= DEEP) {
+        const int64_t unread = left - DEEP;
+        if (unread > 0) {
+            a.read(s, unread);
+            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
+                                  : (s.k - unread + p) * s.z.o;
+            UNROLL for (int j = 0; j < EACH; j++)
+            {
+                const int link = UP ? p : p + j * (THREADS / BN),
+                          on = UP ? j * (THREADS / DEEP) : 0;
+                const bool there = link < unread && n0 + n + on < s.columns;
+                b[j] = there ? w[at + (UP ? on : link - p) * s.z.o] : 0.0f;
+            }
+            a.next(s, (group + 1) * s.depth);
+        }
+        const float *rows = now + mine, *columns = now + DEEP * (BM + 4) + column;
+        if (left <= s.k && left >= DEEP)
+            UNROLL for (int l = 0; l < DEEP; l++)
+                link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        for (int l = 0; left <= s.k && left < DEEP && l < left; l++)
+            link_of<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
+        if (unread > 0)
+            a.put(next);
+        UNROLL for (int j = 0; j < EACH && unread > 0; j++)
+            next[DEEP * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
+                 (UP ? n + j * (THREADS / DEEP) : n)] = b[j];
+        __syncthreads();
+        float *other = now;
+        now = next, next = other;
+    }
+    chains<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
+}
+
+/* Large tiles where they fill the chip, small ones for few results of long chains. */
+template <int KIND> void windows_by(const gckpt_call *call, const Windows &s)
+{
+    const int64_t groups = s.z.window.groups;
+#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
+#define TILE(M, N, TM, TN)                                                                         \
+    RUN(call, (windows_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
+    if (TILES(64, 64) * 2 < processors_of(call))
+        TILE(16, 16, 1, 1);
+    else if (s.columns <= 32)
+        TILE(64, 16, 4, 1);
+    else
+        TILE(64, 64, 4, 4);
+#undef TILE
+#undef TILES
+}
+
+/* A gckpti_conv_run. */
+void windows(const gckpt_call *call, gckpti_conv *conv)
+{
+    const Windows s = windows_of(conv);
+    if (conv->kind == GCKPTI_CONV_DW)
+        windows_by<GCKPTI_CONV_DW>(call, s);
+    else if (s.columns < 8)
+        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
+    else
+        s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
+}
+
+void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
+
+void conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_by(call, 1, windows, NULL);
+    bias_gradient(call);
+}
+#endif
+
+/* >>exact/pools */
+#ifndef GCKPT_NO_IMAGES
+/* ---- max_pool, average_pool: a thread a result (forward), an element of dx (backward) ---- */
+template <bool MAX>
+__global__ void pool_forward_kernel(gckpti_pooling s, const float *x, float *y, uint16_t *tap,
+                                    int64_t n)
+{
+    for (EACH(e, n)) {
+        const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
+        const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
+        const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
+        const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
+        const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
+        float best = 0.0f;
+        int at = -1;
+        for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
+            for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
+                const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
+                if (!MAX)
+                    best += v;
+                else if (at < 0 || (best == best && !(v <= best)))
+                    best = v, at = a * s.o.size[1] + b;
+            }
+        if (y)
+            y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
+        if (MAX && tap)
+            tap[e] = (uint16_t)at;
+    }
+}
+
+/* The first window along an axis that meets `at`, which counts from the padding on. */
+__device__ int64_t first_window(const gckpti_pooling &s, int axis, int64_t at)
+{
+    return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
+}
+
+/* Windows that meet an element come in order. */
+template <bool MAX>
+__global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g,
+                                     const uint16_t *tap, int64_t n, int accumulate)
+{
+    for (EACH(e, n)) {
+        const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
+        const int64_t h = line - image * s.in[0] + s.o.padding[0];
+        const int64_t w = place - line * s.in[1] + s.o.padding[1];
+        const int64_t left = first_window(s, 1, w);
+        float d = accumulate ? dx[e] : 0.0f;
+        for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
+            for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
+                const int64_t number =
+                    (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+                const int64_t at =
+                    ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
+                if (!MAX || tap[at] == number)
+                    d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
+            }
+        dx[e] = d;
+    }
+}
+
+template <bool MAX> void pool(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
+    if (!backward)
+        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
+            x->data, call->out, (uint16_t *)call->aux, n);
+    else if (x->grad)
+        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
+            x->grad, call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+}
+
+void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
+void max_pool_backward(const gckpt_call *call) { pool<true>(call, 1); }
+void average_pool_forward(const gckpt_call *call) { pool<false>(call, 0); }
+void average_pool_backward(const gckpt_call *call) { pool<false>(call, 1); }
+#endif
+
 /* >>exact/embed */
-/* embed: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+/* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
+struct Taken {
+    const int32_t *index;
+    int64_t each, table;
+    __device__ __forceinline__ int64_t operator[](int64_t r) const
+    {
+        return index[r] + (each ? r / each * table : 0);
+    }
+};
+
+Taken taken_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    return { call->in[1].index, x->n == 3 ? call->shape.d[1] : 0, x->d[1] };
+}
+
+/* embed, gather: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
                                      uint16_t *out_bf16, int64_t rows, int64_t n)
 {
     int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
@@ -3420,7 +3877,7 @@ void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->in[1].index, call->out, call->out_bf16, rows, n);
+        taken_of(call), call->out, call->out_bf16, rows, n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -3443,7 +3900,7 @@ Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
     return l;
 }
 
-__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.place[r] = atomicAdd(&l.count[index[r]], 1u);
@@ -3455,7 +3912,7 @@ __global__ void lists_begin_kernel(Lists l, int64_t table)
         l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
@@ -3463,7 +3920,7 @@ __global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
 
 /* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
  * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_sort_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows)) {
         unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
@@ -3503,8 +3960,8 @@ __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *b
 void embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = call->in[0].shape.d[0];
-    const int32_t *index = call->in[1].index;
+    int64_t table = gckpti_rows(&call->in[0].shape);
+    const Taken index = taken_of(call);
     float *d = call->in[0].grad;
     if (!d)
         return;
@@ -3520,6 +3977,9 @@ void embed_backward(const gckpt_call *call)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
+
+void gather_forward(const gckpt_call *call) { embed_forward(call); }
+void gather_backward(const gckpt_call *call) { embed_backward(call); }
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
@@ -3720,58 +4180,23 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* A sum over rows in their order (5e), as a thread keeps it. */
-struct Sum {
-    float *at, *low; /* at NULL: not wanted; low NULL: without */
-    int accumulate;
+/* dgain (sums of g h) and dbias (of g). */
+struct NormTerms {
+    static constexpr bool FRESH = false;
+    int center;
+    const float *x, *aux, *g;
+    bool gain;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[1] = g[r * n + column];
+        if (gain) {
+            const Normed o = normed(aux, r, center);
+            term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
+        }
+    }
 };
-
-enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
-
-/* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
- * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
- * columns of one of the two from shared memory, while all eight have the next 64 rows under way. */
-__global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
-                                 Sum gain, Sum bias, int64_t rows, int64_t n)
-{
-    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
-    const Sum mine = warp == 0 ? gain : bias;
-    const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
-    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
-    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
-        int now = (int)(first / NORM_ROWS & 1);
-        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = first + NORM_ROWS + 8 * k + warp;
-            bool here = r < rows && column < n;
-            term[1][k] = here ? g[r * n + column] : 0.0f;
-            term[0][k] = 0.0f;
-            if (here && gain.at) {
-                const Normed o = normed(aux, r, center);
-                float h = gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd;
-                term[0][k] = gckpti_mul(term[1][k], h);
-            }
-        }
-        if (adds && first >= 0) {
-            const float(*from)[NORM_COLUMNS] = tile[now][warp];
-            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
-#pragma unroll 8
-            for (int k = 0; k < count; k++)
-                gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
-        }
-        for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int of = 0; of < 2; of++)
-                tile[!now][of][8 * k + warp][lane] = term[of][k];
-        __syncthreads();
-    }
-    if (adds) {
-        mine.at[column] = sum;
-        if (mine.low)
-            mine.low[column] = low;
-    }
-}
 
 void layernorm_backward(const gckpt_call *call)
 {
@@ -3782,8 +4207,10 @@ void layernorm_backward(const gckpt_call *call)
     Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
     Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
     if (gain.at || bias.at)
-        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
+        RUN(call, column_sums_kernel<NormTerms>,
+            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
+            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
+            rows, n);
     if (x->grad)
         RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
             o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
@@ -3791,6 +4218,374 @@ void layernorm_backward(const gckpt_call *call)
 
 void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
 void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+
+/* >>exact/channels */
+#ifndef GCKPT_NO_IMAGES
+/* ---- groupnorm, batchnorm ----
+ * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
+ * channels of many places do not fill the chip. Means of groups, of channels' sums, are a warp's. */
+struct Channels {
+    const float *x, *g;
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *mean, *variance, *gain, *bias, *a, *b;
+    float *to;
+    int accumulate;
+};
+
+Channels channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    Channels s = { x->data, call->grad_out, o->groups ? x->shape.d[0] : 1, 0,
+                   gckpti_last(&x->shape) };
+    s.places = gckpti_rows(&x->shape) / s.images;
+    s.groups = o->groups ? o->groups : s.channels, s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    s.to = call->grad_out ? x->grad : call->out, s.accumulate = x->accumulate;
+    return s;
+}
+
+/* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
+template <bool BACK> struct ChannelTerms {
+    static constexpr bool FRESH = true;
+    Channels s;
+    int squares;
+    float center, rstd;
+    int64_t at;
+    __device__ __forceinline__ void begin(int64_t image, int64_t channel)
+    {
+        const int64_t group = channel / s.m, first = image * s.places * s.channels;
+        const int64_t of = image * s.groups + group;
+        center = s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m];
+        rstd = BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f;
+        at = first + channel;
+    }
+    __device__ __forceinline__ void operator()(int64_t place, int64_t, float *term) const
+    {
+        const int64_t i = at + place * s.channels;
+        const float d = !BACK || s.mean ? s.x[i] - center : 0.0f;
+        term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
+        term[1] = BACK ? gckpti_mul(term[0], d * rstd) : 0.0f;
+    }
+};
+
+/* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
+__global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
+                                     const float *from, float *to)
+{
+    for (EACH_ROW(r, s.images * s.groups)) {
+        const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
+        const float *sum = sums + image * s.channels + channel;
+        float lane = 0.0f;
+        for (int64_t k = threadIdx.x % 32; k < s.m; k += 32)
+            lane = gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
+        lane = warp_sum(lane) / s.n;
+        if (threadIdx.x % 32 == 0)
+            to[r] = from ? from[image * s.places * s.channels + channel] + lane : lane;
+    }
+}
+
+/* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
+template <bool BACK>
+__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t shares)
+{
+    const int64_t unit = blockIdx.x / shares, across = (s.channels + 31) / 32,
+                  image = unit / across;
+    const int64_t c = (unit - image * across) * 32 + threadIdx.x % 32;
+    if (c >= s.channels)
+        return;
+    const int64_t group = image * s.groups + c / s.m;
+    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
+    const float level = BACK ? s.a[group] : 0.0f, slope = BACK ? s.b[group] : 0.0f;
+    int64_t r = (blockIdx.x - unit * shares) * 8 + threadIdx.x / 32;
+    for (; r < s.places; r += shares * 8) {
+        const int64_t at = (image * s.places + r) * s.channels + c;
+        const float d = s.x[at] - center;
+        if (!BACK) {
+            s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
+        } else {
+            const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
+            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+                               s.accumulate);
+        }
+    }
+}
+
+/* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
+template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
+{
+    const int64_t units = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
+    const int64_t shares = units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    if (s.to)
+        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
+}
+
+template <bool BACK>
+void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
+{
+    const ChannelTerms<BACK> of = { s, squares };
+    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
+        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
+        s.places, s.channels);
+}
+
+void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
+                   const float *from, float *to)
+{
+    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
+        gain, from, to);
+}
+
+/* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
+ * `unbiased`, and times rows, to running statistics. */
+struct ImageTerms {
+    static constexpr bool FRESH = false;
+    const float *x, *y;
+    int64_t channels;
+    float unbiased, rows;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
+        if (rows > 0.0f)
+            term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
+    }
+};
+
+void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
+                 int second)
+{
+    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
+    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
+        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
+        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
+}
+
+void groupnorm_forward(const gckpt_call *call)
+{
+    Channels s = channels_of(call);
+    const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
+    float *sums = (float *)call->work;
+    float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
+    stats[1] = stats[0] + s.images * s.groups;
+    for (int i = 0; i < 2 && !given; i++) {
+        channel_sums<false>(call, s, i, sums, NULL);
+        channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
+        s.mean = stats[0];
+    }
+    s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
+    channel_each<false>(call, s);
+}
+
+void groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    Channels s = channels_of(call);
+    const float *aux = (const float *)call->aux;
+    float *sums = (float *)call->work, *more = sums + s.images * s.channels;
+    float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    if (!o->groups)
+        channel_add(call,
+                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
+                      (float)call->rows },
+                    1, 1, 2);
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
+        s.mean = aux, s.variance = aux + s.images * s.groups;
+    channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
+    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    if (!s.to)
+        return;
+    channel_level(call, s, sums, s.gain, NULL, a);
+    channel_level(call, s, more, s.gain, NULL, b);
+    s.a = a, s.b = b;
+    channel_each<true>(call, s);
+}
+
+/* Floats of scratch. */
+int64_t channel_room(const gckpt_call *call)
+{
+    const Channels s = channels_of(call);
+    return 2 * s.images * (s.channels + s.groups);
+}
+
+void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
+void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
+#endif
+
+/* >>exact/recurrent */
+#ifndef GCKPT_NO_RECURRENT
+/* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
+ * each row. Both ways a step is two kernels; a recorded micro-batch has them without the host. ---- */
+struct Cells {
+    int64_t rows, steps, units, t;
+    const float *p, *g, *h0, *c0;
+    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
+    float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
+    float *aux, *out, *dp;
+    int accumulate;
+};
+
+/* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
+template <int GATES> struct Unit {
+    int64_t n, at, aux, out, before, chain;
+    __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
+    {
+        const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
+        at = step * GATES * n + j, aux = step * 4 * n + j,
+        out = step * (GATES == 4 ? 2 : 1) * n + j;
+        before = step * n + j, chain = row * GATES * n + j;
+    }
+};
+
+/* t < 0: first states. Chains of lstm begin at p. */
+template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const float *p = s.p + u.at;
+        float *a = s.a + u.chain, v[4], h, c = 0.0f;
+        const int64_t n = u.n;
+        if (s.t < 0) {
+            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
+        } else if (GATES == 3) {
+            v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
+            v[3] = a[2 * n];
+            v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
+            h = gckpti_fma(v[1], s.h[i] - v[2], v[2]);
+        } else {
+            v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
+            v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
+            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
+            h = v[3] * gckpti_tanh(c);
+        }
+        s.h[i] = h, s.c[i] = c;
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+            a[k * n] = p[(4 + k) * n];
+        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
+            s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+            s.out[u.out + k * n] = k ? c : h;
+    }
+}
+
+/* da = x slope, and dp. */
+__device__ __forceinline__ float gate_back(const Cells &s, int64_t at, float x, float slope)
+{
+    if (s.dp)
+        gckpti_put_product(&s.dp[at], x, slope, s.accumulate);
+    return s.da[at] = x * slope;
+}
+
+template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
+        const bool last = s.t + 1 == s.steps;
+        const float *v = s.aux + u.aux, r = v[0], z = v[n], fresh = v[2 * n], o = v[3 * n];
+        const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
+        const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
+        s.before[u.before] = h;
+        if (GATES == 3) {
+            const float da = gate_back(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_slope(fresh));
+            gate_back(s, u.at, da * o, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, top * (h - fresh), gckpti_sigmoid_slope(z));
+            s.da[u.at + 2 * n] = da * r;
+            s.d[i] = top * z;
+        } else {
+            const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
+            const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
+            const float c = gckpti_fma(top * o, gckpti_tanh_slope(t), e) + s.g[u.out + n];
+            gate_back(s, u.at, c * fresh, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, c * before, gckpti_sigmoid_slope(z));
+            gate_back(s, u.at + 2 * n, c * r, gckpti_tanh_slope(fresh));
+            gate_back(s, u.at + 3 * n, top * t, gckpti_sigmoid_slope(o));
+            s.e[i] = c * z;
+        }
+    }
+}
+
+/* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
+void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
+                  const int64_t (&size)[3], const float *start, float *c, int accumulate)
+{
+    gckpt_call plain = *call;
+    gckpti_product t = {};
+    plain.precision = GCKPT_FP32;
+    t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
+    t.a = a, t.b = b, t.start = start, t.c = c, t.accumulate = accumulate;
+    products(&plain, &t);
+}
+
+template <int GATES> Cells cells_of(const gckpt_call *call, gckpti_sequence *q)
+{
+    *q = gckpti_sequence_of(call, 1);
+    Cells s = {};
+    s.rows = q->rows, s.steps = q->steps, s.units = q->units;
+    s.p = q->p->data, s.g = call->grad_out;
+    s.h0 = q->h0 ? q->h0->data : NULL, s.c0 = q->c0 ? q->c0->data : NULL;
+    s.aux = (float *)call->aux, s.out = call->out;
+    s.dp = q->p->grad, s.accumulate = q->p->accumulate;
+    return s;
+}
+
+template <int GATES> void cells_forward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units;
+    s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
+    const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
+    const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    for (s.t = -1; s.t < s.steps; s.t++) {
+        if (s.t >= 0)
+            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+                         GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
+        RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+    }
+}
+
+template <int GATES> void cells_backward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units, links = s.rows * s.steps;
+    s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
+    const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    for (s.t = s.steps; s.t-- > 0;) {
+        RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        const gckpti_factor da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
+    }
+    for (int c = 0; c < 2; c++) {
+        const gckpt_arg *start = c ? q.c0 : q.h0;
+        if (start && start->grad)
+            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
+    }
+    const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
+    const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
+    if (q.wh->grad)
+        cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
+                     q.wh->accumulate);
+    if (q.bias)
+        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
+}
+
+/* Floats of scratch. */
+int64_t cells_room(const gckpt_call *call, int backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
+}
+
+void gru_forward(const gckpt_call *call) { cells_forward<3>(call); }
+void gru_backward(const gckpt_call *call) { cells_backward<3>(call); }
+void lstm_forward(const gckpt_call *call) { cells_forward<4>(call); }
+void lstm_backward(const gckpt_call *call) { cells_backward<4>(call); }
+#endif
 
 /* >>exact/losses */
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
@@ -6248,7 +7043,7 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear)           \
+    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
     X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
@@ -6274,11 +7069,16 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    X(gru) X(lstm)
 #endif
 #undef X
     if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
         return Held<argmax_forward>::run;
+    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
+        return Held<from_u8_forward>::run;
     if (is_op(op, "detach") && kind == GCKPT_FORWARD)
         return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
@@ -6310,6 +7110,18 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         return fast::which##_room(call);
     FAST_ROOMS(X)
 #undef X
+    if (is_op(op, "conv2d") || is_op(op, "average_pool"))
+        call->work_forward = call->work_backward = 0;
+#ifndef GCKPT_NO_IMAGES
+    if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
+        call->work_forward = call->work_backward = sizeof(float) * (size_t)channel_room(call);
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    if (is_op(op, "gru") || is_op(op, "lstm")) {
+        call->work_forward = sizeof(float) * (size_t)cells_room(call, 0);
+        call->work_backward = sizeof(float) * (size_t)cells_room(call, 1);
+    }
+#endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
@@ -6319,9 +7131,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
             call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
                                                            (classes ? rows : 0));
     }
-    if (is_op(op, "embed"))
-        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
-                                                                     gckpti_rows(&call->shape));
+    if (is_op(op, "embed") || is_op(op, "gather"))
+        call->work_backward =
+            sizeof(unsigned) *
+            (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->work_backward : call->work_forward) =

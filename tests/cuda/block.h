@@ -142,6 +142,7 @@ static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *c
         gckpt_arg *a = &d.in[i];
         a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
         a->low = (float *)over(a->low), a->index = (const int32_t *)over(a->index);
+        a->bytes = (const uint8_t *)over(a->bytes);
         a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
     }
     d.out = (float *)over(c.out), d.out_bf16 = (uint16_t *)over(c.out_bf16), d.aux = over(c.aux);

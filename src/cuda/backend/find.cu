@@ -4,7 +4,7 @@
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear)           \
+    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
     X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
@@ -30,11 +30,16 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    X(gru) X(lstm)
 #endif
 #undef X
     if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
         return Held<argmax_forward>::run;
+    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
+        return Held<from_u8_forward>::run;
     if (is_op(op, "detach") && kind == GCKPT_FORWARD)
         return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
@@ -66,6 +71,18 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         return fast::which##_room(call);
     FAST_ROOMS(X)
 #undef X
+    if (is_op(op, "conv2d") || is_op(op, "average_pool"))
+        call->work_forward = call->work_backward = 0;
+#ifndef GCKPT_NO_IMAGES
+    if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
+        call->work_forward = call->work_backward = sizeof(float) * (size_t)channel_room(call);
+#endif
+#ifndef GCKPT_NO_RECURRENT
+    if (is_op(op, "gru") || is_op(op, "lstm")) {
+        call->work_forward = sizeof(float) * (size_t)cells_room(call, 0);
+        call->work_backward = sizeof(float) * (size_t)cells_room(call, 1);
+    }
+#endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
@@ -75,9 +92,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
             call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
                                                            (classes ? rows : 0));
     }
-    if (is_op(op, "embed"))
-        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
-                                                                     gckpti_rows(&call->shape));
+    if (is_op(op, "embed") || is_op(op, "gather"))
+        call->work_backward =
+            sizeof(unsigned) *
+            (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->work_backward : call->work_forward) =

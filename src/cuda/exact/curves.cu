@@ -117,6 +117,20 @@ void detach_forward(const gckpt_call *call)
         map_forward(call, Copy());
 }
 
+__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+{
+    for (EACH(i, n))
+        out[i] = gckpti_fma((float)x[i], scale, shift);
+}
+
+void from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
+        n);
+}
+
 template <void (*PUT)(float *, float, float, int)> struct Scale {
     static constexpr int READS = READS_A;
     float factor;

@@ -1,5 +1,21 @@
-/* embed: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+/* Rows that are taken of a table; of gather each entry of so many has `table` rows of its own. */
+struct Taken {
+    const int32_t *index;
+    int64_t each, table;
+    __device__ __forceinline__ int64_t operator[](int64_t r) const
+    {
+        return index[r] + (each ? r / each * table : 0);
+    }
+};
+
+Taken taken_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    return { call->in[1].index, x->n == 3 ? call->shape.d[1] : 0, x->d[1] };
+}
+
+/* embed, gather: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
                                      uint16_t *out_bf16, int64_t rows, int64_t n)
 {
     int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
@@ -19,7 +35,7 @@ void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->in[1].index, call->out, call->out_bf16, rows, n);
+        taken_of(call), call->out, call->out_bf16, rows, n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -42,7 +58,7 @@ Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
     return l;
 }
 
-__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.place[r] = atomicAdd(&l.count[index[r]], 1u);
@@ -54,7 +70,7 @@ __global__ void lists_begin_kernel(Lists l, int64_t table)
         l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_fill_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows))
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
@@ -62,7 +78,7 @@ __global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
 
 /* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
  * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+__global__ void lists_sort_kernel(Lists l, Taken index, int64_t rows)
 {
     for (EACH(r, rows)) {
         unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
@@ -102,8 +118,8 @@ __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *b
 void embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = call->in[0].shape.d[0];
-    const int32_t *index = call->in[1].index;
+    int64_t table = gckpti_rows(&call->in[0].shape);
+    const Taken index = taken_of(call);
     float *d = call->in[0].grad;
     if (!d)
         return;
@@ -119,3 +135,6 @@ void embed_backward(const gckpt_call *call)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
+
+void gather_forward(const gckpt_call *call) { embed_forward(call); }
+void gather_backward(const gckpt_call *call) { embed_backward(call); }

@@ -1,36 +1,82 @@
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
- * column. It waits for its own four additions a row, not for memory: the next rows are read
- * meanwhile. A warp is a block, so that they spread over all processors. */
-__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
-                                float *sum, float *low, int accumulate)
+/* A sum over rows in their order (5e), as a thread keeps it. */
+struct Sum {
+    float *at, *low; /* at NULL: not wanted; low NULL: without */
+    int accumulate;
+};
+
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
+
+/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
+ * of a column wait for each other, so that time is rows times the latency of four additions. To
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
+ * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+template <class T>
+__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {
-    enum { AHEAD = 32 };
-    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float next[AHEAD], s, l;
-    if (j >= n)
-        return;
-    s = accumulate ? sum[j] : 0.0f;
-    l = low ? low[j] : 0.0f;
-    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
-        float here[AHEAD];
-        UNROLL for (int i = 0; i < AHEAD; i++)
-        {
-            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
-            here[i] = next[i];
-            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
+    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
+    const int64_t to = image * n + column;
+    const Sum mine = warp == 0 ? first : second;
+    const bool adds = warp < 2 && mine.at && column < n;
+    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
+    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
+    of.begin(image, column < n ? column : 0);
+    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
+        int now = (int)(from / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = from + NORM_ROWS + 8 * k + warp;
+            term[k][0] = term[k][1] = 0.0f;
+            if (r < rows && column < n)
+                of(r, column, term[k]);
         }
-        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
-            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
+        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            if (T::FRESH || mine.low) /* &low or NULL by ?: would put it in memory */
+                gckpti_sum_add(&sum, &low, line[k][lane]);
+            else
+                gckpti_sum_add(&sum, NULL, line[k][lane]);
+        for (int k = 0; k < NORM_ROWS / 8; k++)
+            for (int which = 0; which < 2; which++)
+                tile[!now][which][8 * k + warp][lane] = term[k][which];
+        __syncthreads();
     }
-    sum[j] = s;
-    if (low)
-        low[j] = l;
+    if (adds)
+        mine.at[to] = sum;
+    if (adds && mine.low)
+        mine.low[to] = low;
 }
 
-void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+/* Of x (rows,n), f32 or bf16. */
+struct RowTerms {
+    static constexpr bool FRESH = false;
+    const float *x;
+    const uint16_t *bf16;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        const int64_t at = r * n + column;
+        term[0] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+    }
+};
+
+void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
 {
-    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (bias->grad)
+        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
+            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+}
+
+/* The third input's, of all rows of g. */
+void bias_gradient(const gckpt_call *call)
+{
+    const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
+    if (call->inputs == 3)
+        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
@@ -38,6 +84,5 @@ void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products);
 void linear_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && call->in[2].grad)
-        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
+    bias_gradient(call);
 }

@@ -83,58 +83,23 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* A sum over rows in their order (5e), as a thread keeps it. */
-struct Sum {
-    float *at, *low; /* at NULL: not wanted; low NULL: without */
-    int accumulate;
+/* dgain (sums of g h) and dbias (of g). */
+struct NormTerms {
+    static constexpr bool FRESH = false;
+    int center;
+    const float *x, *aux, *g;
+    bool gain;
+    int64_t n;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[1] = g[r * n + column];
+        if (gain) {
+            const Normed o = normed(aux, r, center);
+            term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
+        }
+    }
 };
-
-enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
-
-/* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
- * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
- * columns of one of the two from shared memory, while all eight have the next 64 rows under way. */
-__global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
-                                 Sum gain, Sum bias, int64_t rows, int64_t n)
-{
-    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
-    const Sum mine = warp == 0 ? gain : bias;
-    const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
-    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
-    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
-        int now = (int)(first / NORM_ROWS & 1);
-        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = first + NORM_ROWS + 8 * k + warp;
-            bool here = r < rows && column < n;
-            term[1][k] = here ? g[r * n + column] : 0.0f;
-            term[0][k] = 0.0f;
-            if (here && gain.at) {
-                const Normed o = normed(aux, r, center);
-                float h = gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd;
-                term[0][k] = gckpti_mul(term[1][k], h);
-            }
-        }
-        if (adds && first >= 0) {
-            const float(*from)[NORM_COLUMNS] = tile[now][warp];
-            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
-#pragma unroll 8
-            for (int k = 0; k < count; k++)
-                gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
-        }
-        for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int of = 0; of < 2; of++)
-                tile[!now][of][8 * k + warp][lane] = term[of][k];
-        __syncthreads();
-    }
-    if (adds) {
-        mine.at[column] = sum;
-        if (mine.low)
-            mine.low[column] = low;
-    }
-}
 
 void layernorm_backward(const gckpt_call *call)
 {
@@ -145,8 +110,10 @@ void layernorm_backward(const gckpt_call *call)
     Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
     Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
     if (gain.at || bias.at)
-        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
+        RUN(call, column_sums_kernel<NormTerms>,
+            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
+            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
+            rows, n);
     if (x->grad)
         RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
             o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);

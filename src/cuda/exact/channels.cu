@@ -1,0 +1,194 @@
+#ifndef GCKPT_NO_IMAGES
+/* ---- groupnorm, batchnorm ----
+ * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
+ * channels of many places do not fill the chip. Means of groups, of channels' sums, are a warp's. */
+struct Channels {
+    const float *x, *g;
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *mean, *variance, *gain, *bias, *a, *b;
+    float *to;
+    int accumulate;
+};
+
+Channels channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    Channels s = { x->data, call->grad_out, o->groups ? x->shape.d[0] : 1, 0,
+                   gckpti_last(&x->shape) };
+    s.places = gckpti_rows(&x->shape) / s.images;
+    s.groups = o->groups ? o->groups : s.channels, s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    s.to = call->grad_out ? x->grad : call->out, s.accumulate = x->accumulate;
+    return s;
+}
+
+/* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
+template <bool BACK> struct ChannelTerms {
+    static constexpr bool FRESH = true;
+    Channels s;
+    int squares;
+    float center, rstd;
+    int64_t at;
+    __device__ __forceinline__ void begin(int64_t image, int64_t channel)
+    {
+        const int64_t group = channel / s.m, first = image * s.places * s.channels;
+        const int64_t of = image * s.groups + group;
+        center = s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m];
+        rstd = BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f;
+        at = first + channel;
+    }
+    __device__ __forceinline__ void operator()(int64_t place, int64_t, float *term) const
+    {
+        const int64_t i = at + place * s.channels;
+        const float d = !BACK || s.mean ? s.x[i] - center : 0.0f;
+        term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
+        term[1] = BACK ? gckpti_mul(term[0], d * rstd) : 0.0f;
+    }
+};
+
+/* Of each group of each image the mean of sums, or of gain sums; from: plus its first x. */
+__global__ void channel_level_kernel(Channels s, const float *sums, const float *gain,
+                                     const float *from, float *to)
+{
+    for (EACH_ROW(r, s.images * s.groups)) {
+        const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
+        const float *sum = sums + image * s.channels + channel;
+        float lane = 0.0f;
+        for (int64_t k = threadIdx.x % 32; k < s.m; k += 32)
+            lane = gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
+        lane = warp_sum(lane) / s.n;
+        if (threadIdx.x % 32 == 0)
+            to[r] = from ? from[image * s.places * s.channels + channel] + lane : lane;
+    }
+}
+
+/* y; BACK: dx, of a and b. A lane has a channel, warps share its places. */
+template <bool BACK>
+__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t shares)
+{
+    const int64_t unit = blockIdx.x / shares, across = (s.channels + 31) / 32,
+                  image = unit / across;
+    const int64_t c = (unit - image * across) * 32 + threadIdx.x % 32;
+    if (c >= s.channels)
+        return;
+    const int64_t group = image * s.groups + c / s.m;
+    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
+    const float level = BACK ? s.a[group] : 0.0f, slope = BACK ? s.b[group] : 0.0f;
+    int64_t r = (blockIdx.x - unit * shares) * 8 + threadIdx.x / 32;
+    for (; r < s.places; r += shares * 8) {
+        const int64_t at = (image * s.places + r) * s.channels + c;
+        const float d = s.x[at] - center;
+        if (!BACK) {
+            s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
+        } else {
+            const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
+            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), slope, u - level),
+                               s.accumulate);
+        }
+    }
+}
+
+/* With shares of places, so that there are some 16 blocks for each processor of a large chip. */
+template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
+{
+    const int64_t units = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
+    const int64_t shares = units > 2112 ? 1 : gckpti_min(most, 2112 / units + 1);
+    if (s.to)
+        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
+}
+
+template <bool BACK>
+void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
+{
+    const ChannelTerms<BACK> of = { s, squares };
+    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
+        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
+        s.places, s.channels);
+}
+
+void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
+                   const float *from, float *to)
+{
+    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
+        gain, from, to);
+}
+
+/* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
+ * `unbiased`, and times rows, to running statistics. */
+struct ImageTerms {
+    static constexpr bool FRESH = false;
+    const float *x, *y;
+    int64_t channels;
+    float unbiased, rows;
+    __device__ __forceinline__ void begin(int64_t, int64_t) {}
+    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    {
+        term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
+        if (rows > 0.0f)
+            term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
+    }
+};
+
+void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
+                 int second)
+{
+    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
+    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
+        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
+        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
+}
+
+void groupnorm_forward(const gckpt_call *call)
+{
+    Channels s = channels_of(call);
+    const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
+    float *sums = (float *)call->work;
+    float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
+    stats[1] = stats[0] + s.images * s.groups;
+    for (int i = 0; i < 2 && !given; i++) {
+        channel_sums<false>(call, s, i, sums, NULL);
+        channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
+        s.mean = stats[0];
+    }
+    s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
+    channel_each<false>(call, s);
+}
+
+void groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    Channels s = channels_of(call);
+    const float *aux = (const float *)call->aux;
+    float *sums = (float *)call->work, *more = sums + s.images * s.channels;
+    float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    if (!o->groups)
+        channel_add(call,
+                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
+                      (float)call->rows },
+                    1, 1, 2);
+    if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
+        s.mean = aux, s.variance = aux + s.images * s.groups;
+    channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
+    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    if (!s.to)
+        return;
+    channel_level(call, s, sums, s.gain, NULL, a);
+    channel_level(call, s, more, s.gain, NULL, b);
+    s.a = a, s.b = b;
+    channel_each<true>(call, s);
+}
+
+/* Floats of scratch. */
+int64_t channel_room(const gckpt_call *call)
+{
+    const Channels s = channels_of(call);
+    return 2 * s.images * (s.channels + s.groups);
+}
+
+void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
+void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
+#endif

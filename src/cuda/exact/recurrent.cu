@@ -1,0 +1,170 @@
+#ifndef GCKPT_NO_RECURRENT
+/* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
+ * each row. Both ways a step is two kernels; a recorded micro-batch has them without the host. ---- */
+struct Cells {
+    int64_t rows, steps, units, t;
+    const float *p, *g, *h0, *c0;
+    float *h, *c, *a;           /* forward: states, (rows,units); chains, (rows,gates) */
+    float *d, *e, *da, *before; /* backward: what t + 1 hands on; for all steps, with h of t - 1 */
+    float *aux, *out, *dp;
+    int accumulate;
+};
+
+/* A unit of a row at step t: where it is in p (and da), aux, out and what has a step only. */
+template <int GATES> struct Unit {
+    int64_t n, at, aux, out, before, chain;
+    __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
+    {
+        const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
+        at = step * GATES * n + j, aux = step * 4 * n + j,
+        out = step * (GATES == 4 ? 2 : 1) * n + j;
+        before = step * n + j, chain = row * GATES * n + j;
+    }
+};
+
+/* t < 0: first states. Chains of lstm begin at p. */
+template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const float *p = s.p + u.at;
+        float *a = s.a + u.chain, v[4], h, c = 0.0f;
+        const int64_t n = u.n;
+        if (s.t < 0) {
+            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
+        } else if (GATES == 3) {
+            v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
+            v[3] = a[2 * n];
+            v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
+            h = gckpti_fma(v[1], s.h[i] - v[2], v[2]);
+        } else {
+            v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
+            v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
+            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
+            h = v[3] * gckpti_tanh(c);
+        }
+        s.h[i] = h, s.c[i] = c;
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* chains of the next step */
+            a[k * n] = p[(4 + k) * n];
+        for (int k = 0; k < 4 && s.aux && s.t >= 0; k++)
+            s.aux[u.aux + k * n] = v[k];
+        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+            s.out[u.out + k * n] = k ? c : h;
+    }
+}
+
+/* da = x slope, and dp. */
+__device__ __forceinline__ float gate_back(const Cells &s, int64_t at, float x, float slope)
+{
+    if (s.dp)
+        gckpti_put_product(&s.dp[at], x, slope, s.accumulate);
+    return s.da[at] = x * slope;
+}
+
+template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
+{
+    for (EACH(i, s.rows * s.units)) {
+        const Unit<GATES> u(s, i);
+        const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
+        const bool last = s.t + 1 == s.steps;
+        const float *v = s.aux + u.aux, r = v[0], z = v[n], fresh = v[2 * n], o = v[3 * n];
+        const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
+        const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
+        s.before[u.before] = h;
+        if (GATES == 3) {
+            const float da = gate_back(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_slope(fresh));
+            gate_back(s, u.at, da * o, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, top * (h - fresh), gckpti_sigmoid_slope(z));
+            s.da[u.at + 2 * n] = da * r;
+            s.d[i] = top * z;
+        } else {
+            const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
+            const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
+            const float c = gckpti_fma(top * o, gckpti_tanh_slope(t), e) + s.g[u.out + n];
+            gate_back(s, u.at, c * fresh, gckpti_sigmoid_slope(r));
+            gate_back(s, u.at + n, c * before, gckpti_sigmoid_slope(z));
+            gate_back(s, u.at + 2 * n, c * r, gckpti_tanh_slope(fresh));
+            gate_back(s, u.at + 3 * n, top * t, gckpti_sigmoid_slope(o));
+            s.e[i] = c * z;
+        }
+    }
+}
+
+/* In f32, whatever the plan: c (m,n) += a b, or from `start`. */
+void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_factor &b,
+                  const int64_t (&size)[3], const float *start, float *c, int accumulate)
+{
+    gckpt_call plain = *call;
+    gckpti_product t = {};
+    plain.precision = GCKPT_FP32;
+    t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
+    t.a = a, t.b = b, t.start = start, t.c = c, t.accumulate = accumulate;
+    products(&plain, &t);
+}
+
+template <int GATES> Cells cells_of(const gckpt_call *call, gckpti_sequence *q)
+{
+    *q = gckpti_sequence_of(call, 1);
+    Cells s = {};
+    s.rows = q->rows, s.steps = q->steps, s.units = q->units;
+    s.p = q->p->data, s.g = call->grad_out;
+    s.h0 = q->h0 ? q->h0->data : NULL, s.c0 = q->c0 ? q->c0->data : NULL;
+    s.aux = (float *)call->aux, s.out = call->out;
+    s.dp = q->p->grad, s.accumulate = q->p->accumulate;
+    return s;
+}
+
+template <int GATES> void cells_forward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units;
+    s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
+    const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
+    const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    for (s.t = -1; s.t < s.steps; s.t++) {
+        if (s.t >= 0)
+            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+                         GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
+        RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+    }
+}
+
+template <int GATES> void cells_backward(const gckpt_call *call)
+{
+    gckpti_sequence q;
+    Cells s = cells_of<GATES>(call, &q);
+    const int64_t n = s.rows * s.units, links = s.rows * s.steps;
+    s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
+    const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    for (s.t = s.steps; s.t-- > 0;) {
+        RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        const gckpti_factor da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
+    }
+    for (int c = 0; c < 2; c++) {
+        const gckpt_arg *start = c ? q.c0 : q.h0;
+        if (start && start->grad)
+            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
+    }
+    const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
+    const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
+    if (q.wh->grad)
+        cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
+                     q.wh->accumulate);
+    if (q.bias)
+        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
+}
+
+/* Floats of scratch. */
+int64_t cells_room(const gckpt_call *call, int backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
+}
+
+void gru_forward(const gckpt_call *call) { cells_forward<3>(call); }
+void gru_backward(const gckpt_call *call) { cells_backward<3>(call); }
+void lstm_forward(const gckpt_call *call) { cells_forward<4>(call); }
+void lstm_backward(const gckpt_call *call) { cells_backward<4>(call); }
+#endif

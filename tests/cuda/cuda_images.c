@@ -1,0 +1,440 @@
+/* cuda_images.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit (block.h):
+ * convolutions and their transposes, pools, norms of images, gather, recurrent layers, bytes. That no op is
+ * without kernels. Then trainings of a small ResNet, of GRU and LSTM: the processor's bits for plans and splits,
+ * repeated micro-batches among them, and nothing comes back to the host within a step.
+ *     build/cuda_images [first seed] [rounds] */
+#include "graph/graph.h"
+#include "ops/own.h"
+#include "block.h"
+#ifdef GCKPT_CUDA_SHIM
+#include "cuda_shim.h"
+#endif
+
+static int special; /* this round: values may be NaN, infinities, zeros, subnormals */
+
+static float value(void)
+{
+    static const uint32_t bits[] = { 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x80000000u, 0u,
+                                     1u,          0x80000001u, 0x00800000u, 0x7f7fffffu };
+    if (special && chance(special > 1 ? 6 : 30))
+        return float_of(bits[special > 1 ? below(9) : 3 + below(4)]);
+    return (float)((int)below(1 << 16) - (1 << 15)) / 16384.0f;
+}
+
+static float *piece(int64_t n)
+{
+    float *x = block_take(n, chance(60) ? 4 : 1);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value();
+    return x;
+}
+
+static gckpt_call new_call(const void *attributes, int inputs)
+{
+    gckpt_call c = block_call(attributes);
+    c.inputs = inputs;
+    c.plain = 1;
+    block_clear();
+    special = chance(30) ? 1 + (int)below(2) : 0;
+#ifdef GCKPT_CUDA_SHIM
+    cuda_shim.multiprocessors = chance(50) ? 1 : 132; /* other tiles */
+#endif
+    return c;
+}
+
+static void values(gckpt_call *c)
+{
+    for (int i = 0; i < c->inputs; i++)
+        c->in[i].data = c->in[i].index || c->in[i].bytes ? NULL : piece(count_of(&c->in[i].shape));
+}
+
+/* g, and the gradients that are wanted, which may add to what is there. */
+static void gradients(const gckpt_op *op, gckpt_call *c)
+{
+    c->grad_out = piece(count_of(&c->shape));
+    for (int i = 0; i < c->inputs; i++) {
+        gckpt_arg *x = &c->in[i];
+        if (x->index || x->bytes || (c->inputs > 1 && chance(15)))
+            continue;
+        const int64_t n = count_of(&x->shape);
+        x->grad = piece(n), x->accumulate = chance(50);
+        if (op->needs[i] & GCKPT_SUMS && chance(80))
+            x->low = piece(n);
+        for (int64_t k = 0; x->low && k < n; k++)
+            x->low[k] *= 1e-7f;
+    }
+}
+
+static void all_are(const float *x, const gckpt_shape *shape, float v)
+{
+    for (int64_t i = 0; x && i < count_of(shape); i++)
+        ((float *)(uintptr_t)x)[i] = v;
+}
+
+/* negative: chains of x are -0 from their start to their end, which a link of zeros more would make +0. */
+static void ways(const gckpt_op *op, gckpt_call *c, int negative)
+{
+    for (int i = 0; negative && i < c->inputs; i++)
+        all_are(c->in[i].data, &c->in[i].shape, i == 0 ? 0.0f : i == 1 ? -1.0f : -0.0f);
+    c->out = piece(count_of(&c->shape));
+    both(op, GCKPT_FORWARD, c);
+    gradients(op, c);
+    if (negative) {
+        all_are(c->grad_out, &c->shape, -1);
+        all_are(c->in[1].grad, &c->in[1].shape, -0.0f);
+        c->in[1].accumulate = 1;
+    }
+    both(op, GCKPT_BACKWARD, c);
+}
+
+/* ---- conv2d, and its transpose ---- */
+/* sizes: B, H, W, KH, KW, groups, channels of a group in the image and in a place. */
+static void convolution(const int *size, gckpti_conv2d a, int bias)
+{
+    gckpt_call c = new_call(&a, 2 + bias);
+    const int groups = size[5];
+    a.window.groups = groups;
+    c.in[0].shape = gckpt_shape4(size[0], size[1], size[2], groups * size[a.transposed ? 7 : 6]);
+    c.in[1].shape = gckpt_shape4(size[3], size[4], size[6], groups * size[7]);
+    c.in[2].shape = gckpt_shape1(groups * size[a.transposed ? 6 : 7]);
+    if (gckpti_op_conv2d.shape(&c) != GCKPT_OK) /* an image smaller than the window */
+        return;
+    const gckpt_shape *places = a.transposed ? &c.in[0].shape : &c.shape;
+    if (count_of(places) * size[3] * size[4] * size[6] > 2000000 || count_of(&c.shape) > 150000)
+        return;
+    values(&c);
+    ways(&gckpti_op_conv2d, &c, bias && chance(20));
+}
+
+static void convolutions(int rounds)
+{
+    static const int widths[] = { 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65 };
+    for (int i = 0; i < 12 * rounds; i++) {
+        gckpti_conv2d a = { .transposed = chance(40) };
+        const int large = chance(20), line = chance(15);
+        int size[8] = { 1 + (int)below(3), line ? 1 : 1 + (int)below(large ? 30 : 9), 1 + (int)below(large ? 30 : 9),
+                        line ? 1 : 1 + (int)below(4), 1 + (int)below(4), chance(50) ? 1 : 1 + (int)below(5),
+                        widths[below(large ? 8 : 15)], widths[below(large ? 8 : 15)] };
+        if (chance(20)) /* depthwise */
+            size[5] = 1 + (int)below(40), size[6] = size[7] = 1;
+        for (int k = 0; k < 2; k++) {
+            a.window.stride[k] = 1 + (int)below(chance(60) ? 1 : 4);
+            a.window.dilation[k] = 1 + (int)below(chance(60) ? 1 : 3);
+            a.window.padding[k] = chance(50) ? (int)below(4) : 0;
+            const int most = a.window.stride[k] > a.window.dilation[k] ? a.window.stride[k] : a.window.dilation[k];
+            a.window.output_padding[k] = a.transposed && chance(30) ? (int)below(most) : 0;
+        }
+        convolution(size, a, chance(60));
+    }
+    for (int i = 0; i < 2; i++) { /* large enough for large tiles on any device */
+        const int size[8] = { 2, 48, 47, 1, 2, 1, 9, 65 };
+        const gckpti_conv2d a = { .window = { .stride = { 1, 1 }, .dilation = { 1, 1 } }, .transposed = i };
+        convolution(size, a, 1);
+    }
+}
+
+/* ---- pools ---- */
+static void pools(void)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    const gckpt_op *op = chance(50) ? &gckpti_op_max_pool : &gckpti_op_average_pool;
+    gckpt_call c = new_call(&o, 1);
+    const int channels = 1 + (int)below(40);
+    c.in[0].shape = chance(30) ? gckpt_shape3(1 + (int)below(3), 1 + (int)below(30), channels)
+                               : gckpt_shape4(1 + (int)below(3), 1 + (int)below(12), 1 + (int)below(12), channels);
+    for (int k = 0; k < 2; k++) {
+        o.size[k] = k == 0 && c.in[0].shape.n == 3 ? 1 : 1 + (int)below(5);
+        o.stride[k] = 1 + (int)below(4);
+        o.padding[k] = chance(50) ? (int)below(o.size[k]) : 0;
+    }
+    if (op->shape(&c) != GCKPT_OK)
+        return;
+    values(&c);
+    float *x = (float *)(uintptr_t)c.in[0].data;
+    const int64_t n = count_of(&c.in[0].shape);
+    for (int64_t i = 0; i < n; i++) /* equal ones */
+        x[i] = chance(30) ? x[below(n)] : x[i];
+    c.aux = op == &gckpti_op_max_pool ? piece((int64_t)c.aux_bytes / 4 + 1) : NULL;
+    ways(op, &c, 0);
+}
+
+/* ---- groupnorm, batchnorm ---- */
+static void channels(void)
+{
+    const int batch = chance(50), gain = chance(60), bias = chance(60), first = batch ? 3 : 1;
+    static const int sizes[] = { 1, 2, 3, 8, 16, 31, 32, 33, 40, 64, 65 };
+    const int groups = batch ? 0 : 1 + (int)below(4);
+    gckpti_channel_norm o = { groups, gain ? first : 0, bias ? first + gain : 0 };
+    const gckpt_op *op = batch ? &gckpti_op_batchnorm : &gckpti_op_groupnorm;
+    gckpt_call c = new_call(&o, first + gain + bias);
+    const int64_t n = sizes[below(11)] * (batch ? 1 : groups);
+    c.in[0].shape = chance(30) ? gckpt_shape2(1 + below(70), n)
+                               : gckpt_shape4(1 + below(3), 1 + below(9), 1 + below(9), n);
+    for (int i = 1; i < c.inputs; i++)
+        c.in[i].shape = gckpt_shape1(n);
+    CHECK(op->shape(&c) == GCKPT_OK);
+    c.rows = c.in[0].shape.d[0];
+    values(&c);
+    float *x = (float *)(uintptr_t)c.in[0].data, far = chance(20) ? 1000.0f : 0.0f;
+    for (int64_t i = 0; i < count_of(&c.in[0].shape); i++)
+        x[i] += far;
+    for (int64_t i = 0; batch && i < n; i++)
+        ((float *)(uintptr_t)c.in[2].data)[i] = 0.1f + (float)below(100) / 30;
+    if (batch && chance(20)) { /* as they are in inference */
+        c.training = 0;
+        c.out = piece(count_of(&c.shape));
+        both(op, GCKPT_FORWARD, &c);
+        return;
+    }
+    c.aux = chance(80) ? piece((int64_t)c.aux_bytes / 4) : NULL;
+    c.out = !c.aux || chance(90) ? piece(count_of(&c.shape)) : NULL;
+    both(op, GCKPT_FORWARD, &c);
+    if (!c.aux)
+        return;
+    c.out = NULL;
+    gradients(op, &c);
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* ---- gather, bytes ---- */
+static void taken(void)
+{
+    gckpt_call c = new_call(NULL, 2);
+    const int64_t b = 1 + below(4), n = 1 + below(20), m = 1 + below(40);
+    c.in[0].shape = gckpt_shape3(b, n, 1 + below(70));
+    c.in[1].shape = gckpt_shape2(b, m);
+    CHECK(gckpti_op_gather.shape(&c) == GCKPT_OK);
+    int32_t *index = (int32_t *)(void *)piece(b * m);
+    for (int64_t i = 0; i < b * m; i++)
+        index[i] = (int32_t)below(n);
+    c.in[1].index = index;
+    values(&c);
+    ways(&gckpti_op_gather, &c, 0);
+}
+
+static void bytes(void)
+{
+    const float o[2] = { 1.0f / 255, -0.5f };
+    gckpt_call c = new_call(o, 1);
+    const int64_t n = 1 + below(2000);
+    c.in[0].shape = gckpt_shape1(n);
+    CHECK(gckpti_op_from_u8.shape(&c) == GCKPT_OK);
+    uint8_t *x = (uint8_t *)(void *)piece((n + 3) / 4);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (uint8_t)below(256);
+    c.in[0].bytes = x;
+    c.out = piece(n);
+    both(&gckpti_op_from_u8, GCKPT_FORWARD, &c);
+}
+
+/* ---- gru, lstm ---- */
+static void recurrent(void)
+{
+    const int gates = 3 + (int)below(2), bias = gates == 3 && chance(60), start = chance(60);
+    gckpti_recurrent o = { gates, bias ? 2 : 0, start ? 2 + bias : 0 };
+    const gckpt_op *op = gates == 3 ? &gckpti_op_gru : &gckpti_op_lstm;
+    gckpt_call c = new_call(&o, 2 + bias + (start ? gates - 2 : 0));
+    const int64_t b = 1 + below(chance(20) ? 40 : 5), t = 1 + below(6), h = 1 + below(chance(20) ? 70 : 20);
+    c.in[0].shape = gckpt_shape3(b, t, gates * h);
+    c.in[1].shape = gckpt_shape2(h, gates * h);
+    for (int i = 2; i < c.inputs; i++)
+        c.in[i].shape = i == o.bias ? gckpt_shape1(gates * h) : gckpt_shape2(b, h);
+    c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
+    CHECK(op->shape(&c) == GCKPT_OK);
+    values(&c);
+    float *aux = piece((int64_t)c.aux_bytes / 4);
+    c.aux = aux;
+    c.out = piece(count_of(&c.shape));
+    both(op, GCKPT_FORWARD, &c);
+    gckpt_call d = c;
+    d.aux = chance(50) ? NULL : aux, d.out = d.aux && chance(50) ? NULL : c.out;
+    both(op, GCKPT_FORWARD, &d);
+    gradients(op, &c);
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* Every op of the header, as far as it has a backward. */
+static void all_ops(void)
+{
+#define X(which) &gckpti_op_##which,
+    static const gckpt_op *const ops[] = { GCKPTI_OPS(X, X) };
+#undef X
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        for (int kind = GCKPT_FORWARD; kind <= GCKPT_BACKWARD; kind++)
+            CHECK_MSG((kind == GCKPT_BACKWARD && !ops[i]->backward) ||
+                          device->find(device->context, ops[i], (gckpt_kind)kind),
+                      "%s has no kernel %d", ops[i]->name, kind);
+}
+
+/* ---- trainings ---- */
+enum { BATCH = 6, SIDE = 9, CLASSES = 5, STEPS = 5, TIME = 5, WIDTH = 7 };
+
+/* What comes out of the device; what was recorded and not, and repeated. */
+static long outs, outs_before, within, asked, repeated, refused;
+static gckpt_backend watched;
+static void watched_out(void *context, void *host_memory, const void *from, size_t n)
+{
+    outs++;
+    device->copy_out(context, host_memory, from, n);
+}
+static void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    within += pass->update ? outs - outs_before : 0;
+    outs_before = outs;
+    device->update(call, pass);
+}
+static int watched_repeat(void *context, const gckpt_moment *m)
+{
+    const int done = device->repeat(context, m);
+    asked++;
+    repeated += done;
+    return done;
+}
+static int watched_recorded(void *context)
+{
+    const int done = device->recorded(context);
+    refused += !done;
+    return done;
+}
+
+typedef struct {
+    int recurrent, norm; /* norm 0: batchnorm, 1: groupnorm */
+    gckpt_mode mode;
+    int64_t rows;
+    gckpt_precision precision;
+} net;
+
+static gckpt_graph *graph;
+static gckpt_tensor *weight(const char *name, gckpt_shape shape, float mean)
+{
+    const gckpt_init init = { 0.3f, 0, mean };
+    return gckpt_param(graph, name, shape, init);
+}
+
+static gckpt_tensor *normed(const net *o, gckpt_tensor *x, const char *name)
+{
+    const gckpt_init zero = { 0, 0, 0 }, one = { 0, 0, 1 };
+    char of[4][32];
+    for (int i = 0; i < 4; i++)
+        snprintf(of[i], sizeof of[i], "%s.%c", name, "gbmv"[i]);
+    const gckpt_shape c = gckpt_shape1(x->shape.d[x->shape.n - 1]);
+    gckpt_tensor *gain = weight(of[0], c, 1), *bias = weight(of[1], c, 0);
+    if (o->norm)
+        return gckpt_groupnorm(x, 2, gain, bias);
+    return gckpt_batchnorm(x, gain, bias, gckpt_running(graph, of[2], c, zero, 0.1f),
+                           gckpt_running(graph, of[3], c, one, 0.1f));
+}
+
+/* As a ResNet: a stem, blocks of which one goes to half the size, all kinds of convolutions and pools. */
+static gckpt_tensor *images(const net *o, gckpt_tensor *in)
+{
+    const gckpt_window same = { .padding = { 1, 1 } }, half = { .stride = { 2, 2 }, .padding = { 1, 1 } };
+    const gckpt_window pool = { .size = { 3, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 } };
+    const gckpt_window less = { .stride = { 2, 2 } }, groups = { .padding = { 1, 1 }, .groups = 2 };
+    const gckpt_window mean = { .size = { 2, 2 }, .stride = { 1, 1 } };
+    gckpt_tensor *x = gckpt_from_u8(in, 1.0f / 64, -2), *y;
+    x = gckpt_conv2d(x, weight("stem", gckpt_shape4(3, 3, 3, 8), 0), NULL, &same);
+    x = gckpt_max_pool(gckpt_relu(normed(o, x, "n0")), &pool);
+    y = gckpt_relu(normed(o, gckpt_conv2d(x, weight("a", gckpt_shape4(3, 3, 8, 8), 0), NULL, &same), "n1"));
+    x = gckpt_relu(gckpt_add(x, normed(o, gckpt_conv2d(y, weight("b", gckpt_shape4(3, 3, 4, 8), 0), NULL, &groups), "n2")));
+    y = gckpt_relu(normed(o, gckpt_conv2d(x, weight("c", gckpt_shape4(3, 3, 8, 12), 0), NULL, &half), "n3"));
+    y = normed(o, gckpt_conv2d(y, weight("d", gckpt_shape4(3, 3, 12, 12), 0), NULL, &same), "n4");
+    x = gckpt_relu(gckpt_add(normed(o, gckpt_conv2d(x, weight("e", gckpt_shape4(1, 1, 8, 12), 0), NULL, &less), "n5"), y));
+    y = gckpt_conv2d_transposed(x, weight("up", gckpt_shape4(2, 2, 3, 12), 0), weight("ub", gckpt_shape1(3), 0), &less);
+    y = gckpt_global_average_pool(gckpt_average_pool(y, &mean));
+    y = gckpt_linear(y, weight("side", gckpt_shape2(3, CLASSES), 0), NULL);
+    x = gckpt_linear(gckpt_global_average_pool(x), weight("head", gckpt_shape2(12, CLASSES), 0), weight("hb", gckpt_shape1(CLASSES), 0));
+    return gckpt_add(x, y);
+}
+
+static gckpt_tensor *sequences(gckpt_tensor *in, gckpt_tensor *order)
+{
+    gckpt_tensor *h0 = gckpt_scale(gckpt_mean(in, 1), 0.5f);
+    gckpt_tensor *x = gckpt_gru(in, weight("wx", gckpt_shape2(WIDTH, 3 * WIDTH), 0), NULL, weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0),
+                                weight("bh", gckpt_shape1(3 * WIDTH), 0), h0);
+    x = gckpt_gather(x, order);
+    x = gckpt_conv1d(x, weight("conv", gckpt_shape3(3, WIDTH, WIDTH), 0), weight("cb", gckpt_shape1(WIDTH), 0), &(gckpt_window){ .padding = { 0, 1 } });
+    x = gckpt_lstm(x, weight("vx", gckpt_shape2(WIDTH, 4 * WIDTH), 0), weight("vh", gckpt_shape2(WIDTH, 4 * WIDTH), 0),
+                   weight("vb", gckpt_shape1(4 * WIDTH), 0), h0, gckpt_tanh(h0));
+    return gckpt_linear(gckpt_max(x, 1), weight("head", gckpt_shape2(2 * WIDTH, CLASSES), 0), NULL);
+}
+
+static uint64_t train(const net *o, const gckpt_backend *backend)
+{
+    static uint8_t pixels[BATCH * SIDE * SIDE * 3];
+    static float signals[BATCH * TIME * WIDTH];
+    static int32_t wanted[BATCH], order[BATCH * TIME];
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 99 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = graph = gckpt_graph_new(s, NULL);
+    gckpt_tensor *to = gckpt_input(g, "to", GCKPT_I32, gckpt_shape1(o->rows)), *in, *at = NULL;
+    if (o->recurrent) {
+        in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(o->rows, TIME, WIDTH));
+        at = gckpt_input(g, "order", GCKPT_I32, gckpt_shape2(o->rows, TIME));
+    } else {
+        in = gckpt_input(g, "x", GCKPT_U8, gckpt_shape4(o->rows, SIDE, SIDE, 3));
+    }
+    gckpt_term term = { gckpt_cross_entropy(o->recurrent ? sequences(in, at) : images(o, in), to), 1, 0 };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = backend };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec_desc how = { .backend = backend };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    uint64_t hash = 1;
+    within = asked = repeated = refused = 0;
+    for (int step = 0; step < STEPS && e; step++) {
+        gckpt_report r = { 0 };
+        gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
+        gckpt_feed feeds[3] = { { gckpt_id(in), o->recurrent ? (void *)signals : (void *)pixels }, { gckpt_id(to), wanted }, { 0, order } };
+        for (int i = 0; i < BATCH * SIDE * SIDE * 3; i++)
+            pixels[i] = (uint8_t)((i * 37 + step * 11) % 251);
+        for (int i = 0; i < BATCH * TIME * WIDTH; i++)
+            signals[i] = (float)((i * 53 + step * 7) % 89 - 44) / 40;
+        for (int i = 0; i < BATCH * TIME; i++)
+            order[i] = (i * 7 + step) % TIME, wanted[i % BATCH] = (i * 3 + step) % CLASSES;
+        if (at)
+            feeds[2].input = gckpt_id(at);
+        outs_before = outs;
+        CHECK_MSG(gckpt_step(e, feeds, at ? 3 : 2, BATCH, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(e));
+        CHECK_MSG(r.loss > 0 && r.loss < 1e3, "loss %g", r.loss);
+        hash = gckpti_fnv(hash, &r.loss, sizeof r.loss) ^ gckpt_store_hash(s);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void trainings(void)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    watched = *device;
+    watched.copy_out = watched_out, watched.update = watched_update;
+    watched.repeat = watched_repeat, watched.recorded = watched_recorded;
+    for (int i = 0; i < 12; i++) {
+        net o = { i % 3 == 2, i % 3 == 1, modes[i / 3 % 3], i < 3 ? BATCH : i < 6 ? 2 : 3, (gckpt_precision)(i / 3 % 2) };
+        const uint64_t want = train(&o, NULL), got = train(&o, &watched);
+        CHECK_MSG(got == want, "training %d: other bits", i);
+        CHECK_MSG(within == 0, "training %d: %ld copies to the host within its steps", i, within);
+        CHECK_MSG(repeated > asked / 4 && !refused, "training %d: of %ld micro-batches %ld repeated, %ld not recorded", i, asked,
+                  repeated, refused);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
+    if (!block_open(argc, argv))
+        return check_report("cuda images");
+    all_ops();
+    convolutions(rounds);
+    for (int i = 0; i < 4 * rounds; i++) {
+        pools();
+        channels();
+        taken();
+        bytes();
+        recurrent();
+    }
+    trainings();
+    block_close();
+    return check_report("cuda images");
+}
