@@ -1,0 +1,242 @@
+"""Kernels of gradckpt_cuda.cu as nvcc compiles them, run without a device beside the same ones run by the shim.
+
+    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-v]
+
+PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder, with launches that it wrote (GCKPT_SHIM_DUMP).
+Each launch is run again from the PTX (machine.py), on memory as it was; then all memory must be as the shim left it,
+bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch is
+of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
+    -k NAME  only kernels whose names have this in them, and no faults
+    -v       a line for each instance of a template, not one for all
+Prints a table; ends with 1 if anything is not as it should be."""
+import collections
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+import numpy as np
+from machine import Launch
+from program import Module, Unknown, Wrong
+
+# Kernels that no launch is of, and why.
+NEVER = {}
+# (a fault, instructions that it is put into, what of these is replaced, by what)
+FAULTS = [
+    ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
+    ("two registers of a fragment are exchanged", r"mma\.sync", r"\{(%\w+), (%\w+), (%\w+), (%\w+)\}(, \{%\w+, %\w+\},)",
+     r"{\1, \3, \2, \4}\5"),
+    ("another fragment's register is added to", r"mma\.sync", r"\{(%\w+), (%\w+)\},", r"{\2, \1},"),
+    ("a fma takes its factors' sum", r"fma\.rn\.f32", r"fma\.rn\.f32 (%\w+), (\w+|%\w+), (\w+|%\w+), .*",
+     r"add.rn.f32 \1, \2, \3"),
+    ("a barrier less", r"bar\.sync", r".*", "membar.cta"),
+    ("cp.async is not waited for", r"cp\.async\.wait_group 0", r"0", "7"),
+    ("a store of 4 bytes behind", r"st\.global\.(f|u)32", r"\[(%\w+)(\+\d+)?\]", r"[\1+1048576]"),
+    ("a shared load of 4 bytes behind", r"ld\.shared\.f32", r"\[(%\w+)(\+\d+)?\]", r"[\1+262144]"),
+    ("a shuffle from the wrong lane", r"shfl\.sync\.bfly", r", 16, 31,", ", 8, 31,"),
+]
+Recorded = collections.namedtuple("Recorded", "path name grid block dynamic arguments before after")
+
+
+class Row:
+    """Of a kernel: launches, instructions, seconds, and what was wrong."""
+
+    def __init__(self):
+        self.launches = self.ran = self.blocks = 0
+        self.seconds, self.wrong, self.least = 0.0, [], None
+
+
+def plain(name):
+    """A mangled name as g++ has it: without what nvcc puts into the nameless namespace's."""
+    return re.sub(r"\d+_GLOBAL__N__[0-9a-f]+_\d+_\w+?_cu_[0-9a-f]{8}", "12_GLOBAL__N_1", name)
+
+
+def readable(names):
+    shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    out = []
+    for text in shown.splitlines():
+        text = text.replace("(anonymous namespace)::", "").replace("void ", "", 1)
+        deep = [0]
+        for letter in text:
+            deep.append(deep[-1] + (letter == "<") - (letter == ">"))
+        end = next((i for i, letter in enumerate(text) if letter == "(" and not deep[i]), len(text))
+        out.append(text[:end])
+    return dict(zip(names, out))
+
+
+def symbols_of(program):
+    """Names by place, counted from cuda_shim's."""
+    lines = [x.split() for x in subprocess.run(["nm", program], capture_output=True, text=True, check=True)
+             .stdout.splitlines()]
+    places = {x[2]: int(x[0], 16) for x in lines if len(x) == 3}
+    return {at - places["cuda_shim"]: name for name, at in places.items()}
+
+
+def recorded(path, symbols):
+    with open(path, "rb") as file:
+        head = file.readline().decode().split(None, 9)
+        numbers = [int(x) for x in head[:9]]
+        arguments = [file.read(*struct.unpack("<Q", file.read(8))) for _ in range(numbers[8])]
+        sizes = {}
+        while True:
+            at, = struct.unpack("<Q", file.read(8))
+            if not at:
+                break
+            sizes[at], = struct.unpack("<Q", file.read(8))
+        before = {at: np.full(size, 0xff, np.uint8) for at, size in sizes.items() if size}
+        chunks(file, before)
+        after = {at: content.copy() for at, content in before.items()}
+        chunks(file, after)
+    return Recorded(path, symbols[numbers[0]], tuple(numbers[1:4]), tuple(numbers[4:7]), numbers[7], arguments, before,
+                    after)
+
+
+def chunks(file, memory):
+    """Into memory, what the file has of it."""
+    bases = np.array(sorted(memory), np.uint64)
+    while True:
+        at, = struct.unpack("<Q", file.read(8))
+        if not at:
+            return
+        size, = struct.unpack("<Q", file.read(8))
+        base = int(bases[np.searchsorted(bases, at, "right") - 1])
+        memory[base][at - base:at - base + size] = np.frombuffer(file.read(size), np.uint8)
+
+
+def different(a, b):
+    """Where words of 4 bytes differ, but for NaN beside NaN: binary32, binary64 or each of two bf16."""
+    at = np.nonzero(a != b)[0]
+    if not len(at):
+        return at
+    words = np.unique(at // 4)
+    room = (len(a) + 7) // 8 * 8
+    x, y = (np.concatenate([v, np.zeros(room - len(v), np.uint8)]) for v in (a, b))
+    wide = np.isnan(x.view(np.float64)[words // 2]) & np.isnan(y.view(np.float64)[words // 2])
+    x, y = x.view(np.uint32)[words], y.view(np.uint32)[words]
+    same = np.isnan(x.view(np.float32)) & np.isnan(y.view(np.float32)) | wide
+    halves = np.ones(len(words), bool)
+    for shift in (0, 16):
+        p, q = x >> np.uint32(shift) & np.uint32(0xffff), y >> np.uint32(shift) & np.uint32(0xffff)
+        halves &= (p == q) | ((p & 0x7fff) > 0x7f80) & ((q & 0x7fff) > 0x7f80)
+    return words[~(same | halves)] * 4
+
+
+def run(module, kernel, of):
+    """(instructions, what is wrong or None)"""
+    try:
+        launch = Launch(module, kernel, of.grid, of.block, of.dynamic, of.arguments, of.before.items())
+        ran = launch.run()
+    except Wrong as error:
+        return 0, str(error)
+    for base, content in of.after.items():
+        here = launch.memory.piece(base)
+        at = different(here, content)
+        if len(at):
+            word = slice(int(at[0]), int(at[0]) + 4)
+            return ran, "%d words differ, the first is %s, of the shim %s" % (
+                len(at), here[word].tobytes()[::-1].hex(), content[word].tobytes()[::-1].hex())
+    return ran, None
+
+
+def run_all(module, pairs, only):
+    """Rows by kernel."""
+    rows = {name: Row() for name in module.kernels}
+    kernels = {plain(name): name for name in module.kernels}
+    for program, folder in pairs:
+        symbols = symbols_of(program)
+        for file in sorted(os.listdir(folder)):
+            of = recorded(os.path.join(folder, file), symbols)
+            if of.name not in kernels:
+                raise Unknown("a kernel that the PTX has not: " + of.name)
+            name = kernels[of.name]
+            if only and only not in name:
+                continue
+            add(rows[name], module, module.kernels[name], of)
+    return rows
+
+
+def add(row, module, kernel, of):
+    began = time.process_time()
+    ran, wrong = run(module, kernel, of)
+    row.launches += 1
+    row.ran += ran
+    row.seconds += time.process_time() - began
+    if wrong:
+        row.wrong.append("%s, grid %s: %s" % (of.path, of.grid, wrong))
+    elif ran and (row.least is None or ran < row.least[0]):
+        row.least = ran, of
+
+
+def seeded(module, rows, names):
+    """What of FAULTS was not found."""
+    missed = 0
+    for fault, where, what, by in FAULTS:
+        said = seed(module, rows, names, where, what, by)
+        print("fault: %s: %s" % (fault, said or "NOT FOUND"))
+        missed += not said
+    return missed
+
+
+def seed(module, rows, names, where, what, by, tries=6):
+    """In those kernels that have such an instruction and run the least of them: the first that shows it."""
+    having = [name for name in module.kernels if rows[name].least and re.search(where, module.kernels[name].body)]
+    for name in sorted(having, key=lambda n: rows[n].least[0])[:tries]:
+        kernel = module.kernels[name]
+        for number, text in enumerate(kernel.code):
+            line = re.sub(what, by, text, count=1)
+            if not re.search(where, text) or line == text:
+                continue
+            _, wrong = run(module, kernel.changed(number, line), rows[name].least[1])
+            if wrong:
+                return "%s: %s" % (names[name], wrong)
+            break
+    return None
+
+
+def table(rows, names, each):
+    """Kernels by name: of a template all instances, or each."""
+    groups = collections.OrderedDict()
+    for name, row in rows.items():
+        groups.setdefault(names[name] if each else names[name].partition("<")[0], []).append(row)
+    print("%-44s %9s %8s %12s %7s %s" % ("kernel", "instances", "launches", "instructions", "seconds", "differences"))
+    for name, of in groups.items():
+        print("%-44s %9s %8d %12d %7.1f %d" % (
+            name, "%d/%d" % (sum(r.launches > 0 for r in of), len(of)), sum(r.launches for r in of),
+            sum(r.ran for r in of), sum(r.seconds for r in of), sum(len(r.wrong) for r in of)))
+    print("all: %d of %d kernels, %d launches, %d instructions, %.0f s, %d differences" % (
+        sum(r.launches > 0 for r in rows.values()), len(rows), sum(r.launches for r in rows.values()),
+        sum(r.ran for r in rows.values()), sum(r.seconds for r in rows.values()),
+        sum(len(r.wrong) for r in rows.values())))
+
+
+def main(arguments):
+    only, each = None, "-v" in arguments
+    arguments = [a for a in arguments if a != "-v"]
+    if "-k" in arguments:
+        at = arguments.index("-k")
+        only = arguments[at + 1]
+        del arguments[at:at + 2]
+    module = Module(arguments[0])
+    rows = run_all(module, list(zip(arguments[1::2], arguments[2::2])), only)
+    if only:
+        rows = {name: row for name, row in rows.items() if only in name}
+    names = readable(list(rows))
+    table(rows, names, each)
+    bad = 0
+    for name, row in rows.items():
+        for text in row.wrong:
+            print("WRONG %s: %s" % (names[name], text))
+        if not row.launches and names[name] not in NEVER:
+            print("NEVER LAUNCHED: " + names[name])
+        bad += len(row.wrong) + (not row.launches and names[name] not in NEVER)
+    for name in set(NEVER) - {names[n] for n in rows if not rows[n].launches}:
+        print("NEVER names what is launched, or is not there: " + name)
+        bad += not only
+    if not only:
+        bad += seeded(module, rows, names)
+    return bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
