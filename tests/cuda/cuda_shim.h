@@ -1385,6 +1385,11 @@ class dump
             }
         put((uint64_t)0);
     }
+    static int &written(void)
+    {
+        static int number;
+        return number;
+    }
     static bool wanted(const void *kernel, dim3 grid)
     {
         static std::map<const void *, long> seen;
@@ -1402,10 +1407,9 @@ public:
          const std::tuple<P...> &arguments)
     {
         static const char *dir = getenv("GCKPT_SHIM_DUMP");
-        static int number;
         if (!dir || !wanted(kernel, grid))
             return;
-        std::string path = dir + ("/" + std::to_string(10000 + number++));
+        std::string path = dir + ("/" + std::to_string(10000 + written()++));
         if (!(file = fopen(path.c_str(), "wb")))
             fail("no file %s", path.c_str());
         /* The kernel's place from a symbol's, which a list of symbols turns into its name. */

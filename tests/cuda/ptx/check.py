@@ -127,8 +127,8 @@ def run(module, kernel, of):
     try:
         launch = Launch(module, kernel, of.grid, of.block, of.dynamic, of.arguments, of.before.items())
         ran = launch.run()
-    except Wrong as error:
-        return 0, str(error)
+    except (Wrong, Unknown) as error:
+        return 0, "%s: %s" % (type(error).__name__, error)
     for base, content in of.after.items():
         here = launch.memory.piece(base)
         at = different(here, content)

@@ -137,6 +137,8 @@ class Machine:
         for name, here, of in (("tid", thread, launch.block), ("ctaid", first + self.block, launch.grid)):
             for i, at in enumerate((here % of[0], here // of[0] % of[1], here // of[0] // of[1])):
                 self.special["%%%s.%s" % (name, WHERE[i])] = at.astype(np.uint32)
+        for name, of in (("ntid", launch.block), ("nctaid", launch.grid)):
+            self.special.update(("%%%s.%s" % (name, WHERE[i]), np.full(1, of[i], np.uint32)) for i in range(3))
         self.special["%laneid"] = (self.every % LANES).astype(np.uint32)
         self.registers = {name: np.zeros(self.lanes, np.bool_) if bits == 1 else
                           np.full(self.lanes, (1 << bits) - 1, UNSIGNED[bits])
@@ -384,12 +386,6 @@ class Launch:
         with np.errstate(all="ignore"):
             for first in range(0, total, some):
                 machine = Machine(self, first, min(some, total - first))
-                machine.special.update(dims(self.grid, self.block))
                 machine.run()
                 ran += machine.ran
         return ran
-
-
-def dims(grid, block):
-    return {"%%%s.%s" % (name, WHERE[i]): np.full(1, of[i], np.uint32)
-            for name, of in (("ntid", block), ("nctaid", grid)) for i in range(3)}

@@ -1,4 +1,4 @@
-"""What each instruction of PTX does, to all lanes of a machine at once.
+"""What each instruction of PTX does, to all lanes of a machine at once; each is built when it is first come to.
 
 Modelled as the PTX manual has them: integers, comparisons, conversions, shifts, shuffles and votes (a lane that is read
 must be there), cp.async by groups of each thread, ldmatrix, the fragments of mma. Floating operations are those of IEEE
@@ -24,6 +24,7 @@ LANES = 32
 LANE, GROUP, WITHIN = np.arange(LANES), np.arange(LANES) // 4, np.arange(LANES) % 4 * 2
 # Modifiers that say nothing beyond what is done here anyway.
 HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu"}
+SPECIAL = re.compile(r"%laneid|%n?(tid|ctaid)\.[xyz]")
 SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:add\.)?(?:v(\d)\.)?([a-z]\d+)\s")
 EXP2F = ctypes.CDLL(ctypes.util.find_library("m")).exp2f
 EXP2F.argtypes, EXP2F.restype = [ctypes.c_float], ctypes.c_float
@@ -167,7 +168,7 @@ class Builder:
             if self.kernel.registers[text] == bits:
                 return lambda m: m.registers[text].view(as_type)
             return lambda m: m.registers[text].astype(UNSIGNED[bits]).view(as_type)
-        if text.startswith("%"):
+        if SPECIAL.fullmatch(text):
             return lambda m: m.special[text].astype(UNSIGNED[bits]).view(as_type)
         value = np.full(1, self.constant(text) & (1 << bits) - 1, np.uint64).astype(UNSIGNED[bits]).view(as_type)
         return lambda m: value
