@@ -742,7 +742,7 @@ END
                 -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=512 -I. -include tests/cuda/cuda_shim.h -x c++ \
                 -c gradckpt_cuda.cu -o $B/$1.o && rooms wide $plain || return 1
         runs=
-        for test in cuda_elementwise cuda_rows cuda_products cuda_fast; do
+        for test in test_cuda cuda_elementwise cuda_rows cuda_products cuda_fast; do
             at=$B/$1-$test
             rm -rf "$at.dump"
             mkdir -p "$at.dump"

@@ -87,6 +87,7 @@ extern cuda_shim_settings cuda_shim;
 #include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>
+#include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
 #define CUDA_SHIM_ASAN
 #elif defined(__has_feature)
@@ -1409,7 +1410,8 @@ public:
         static const char *dir = getenv("GCKPT_SHIM_DUMP");
         if (!dir || !wanted(kernel, grid))
             return;
-        std::string path = dir + ("/" + std::to_string(10000 + written()++));
+        std::string path = dir + ("/" + std::to_string(getpid())) + "." +
+                           std::to_string(10000 + written()++); /* tests fork */
         if (!(file = fopen(path.c_str(), "wb")))
             fail("no file %s", path.c_str());
         /* The kernel's place from a symbol's, which a list of symbols turns into its name. */

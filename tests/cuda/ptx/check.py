@@ -7,6 +7,7 @@ Each launch is run again from the PTX (machine.py), on memory as it was; then al
 bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch is
 of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
     -k NAME  only kernels whose names have this in them, and no faults
+    -n N     at most so many launches of a kernel
     -v       a line for each instance of a template, not one for all
 Prints a table; ends with 1 if anything is not as it should be."""
 import collections
@@ -21,7 +22,9 @@ from machine import Launch
 from program import Module, Unknown, Wrong
 
 # Kernels that no launch is of, and why.
-NEVER = {}
+NEVER = [
+    (r"map_kernel<1, .*, Values, Results>", "for values that are not at multiples of 16 bytes, which no test has"),
+]
 # (a fault, instructions that it is put into, what of these is replaced, by what)
 FAULTS = [
     ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
@@ -43,34 +46,34 @@ class Row:
     """Of a kernel: launches, instructions, seconds, and what was wrong."""
 
     def __init__(self):
-        self.launches = self.ran = self.blocks = 0
-        self.seconds, self.wrong, self.least = 0.0, [], None
-
-
-def plain(name):
-    """A mangled name as g++ has it: without what nvcc puts into the nameless namespace's."""
-    return re.sub(r"\d+_GLOBAL__N__[0-9a-f]+_\d+_\w+?_cu_[0-9a-f]{8}", "12_GLOBAL__N_1", name)
+        self.launches = self.ran = self.wrong = 0
+        self.seconds, self.least = 0.0, None
 
 
 def readable(names):
+    """Of mangled names: the template's instance, as nvcc and g++ both have it, without namespaces and parameters."""
     shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     out = []
     for text in shown.splitlines():
-        text = text.replace("(anonymous namespace)::", "").replace("void ", "", 1)
-        deep = [0]
-        for letter in text:
-            deep.append(deep[-1] + (letter == "<") - (letter == ">"))
-        end = next((i for i, letter in enumerate(text) if letter == "(" and not deep[i]), len(text))
+        text = re.sub(r"\(anonymous namespace\)::|_(INTERNAL|GLOBAL)_\w+::|^void ", "", text)
+        text = re.sub(r"&\(?(\w+)(\([^()]*\)\))?\)?", r"\1", text)
+        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # an enumerator's type
+        deep = 0
+        for end, letter in enumerate(text + "("):
+            deep += (letter == "<") - (letter == ">")
+            if letter == "(" and not deep:
+                break
         out.append(text[:end])
     return dict(zip(names, out))
 
 
 def symbols_of(program):
-    """Names by place, counted from cuda_shim's."""
+    """Kernels' names, as readable() has them, by place counted from cuda_shim's."""
     lines = [x.split() for x in subprocess.run(["nm", program], capture_output=True, text=True, check=True)
              .stdout.splitlines()]
     places = {x[2]: int(x[0], 16) for x in lines if len(x) == 3}
-    return {at - places["cuda_shim"]: name for name, at in places.items()}
+    names = readable([name for name in places if "_kernel" in name or "_GLOBAL_" in name])
+    return {places[name] - places["cuda_shim"]: shown for name, shown in names.items()}
 
 
 def recorded(path, symbols):
@@ -139,10 +142,12 @@ def run(module, kernel, of):
     return ran, None
 
 
-def run_all(module, pairs, only):
-    """Rows by kernel."""
+def run_all(module, pairs, only, most):
+    """Rows by kernel. What is wrong is said at once."""
     rows = {name: Row() for name in module.kernels}
-    kernels = {plain(name): name for name in module.kernels}
+    kernels = {shown: name for name, shown in readable(list(module.kernels)).items()}
+    if len(kernels) != len(rows):
+        raise Unknown("kernels of one name")
     for program, folder in pairs:
         symbols = symbols_of(program)
         for file in sorted(os.listdir(folder)):
@@ -150,7 +155,7 @@ def run_all(module, pairs, only):
             if of.name not in kernels:
                 raise Unknown("a kernel that the PTX has not: " + of.name)
             name = kernels[of.name]
-            if only and only not in name:
+            if (only and only not in of.name) or rows[name].launches >= most:
                 continue
             add(rows[name], module, module.kernels[name], of)
     return rows
@@ -163,7 +168,8 @@ def add(row, module, kernel, of):
     row.ran += ran
     row.seconds += time.process_time() - began
     if wrong:
-        row.wrong.append("%s, grid %s: %s" % (of.path, of.grid, wrong))
+        row.wrong += 1
+        print("WRONG %s, %s, grid %s: %s" % (of.name, of.path, of.grid, wrong), flush=True)
     elif ran and (row.least is None or ran < row.least[0]):
         row.least = ran, of
 
@@ -203,39 +209,48 @@ def table(rows, names, each):
     for name, of in groups.items():
         print("%-44s %9s %8d %12d %7.1f %d" % (
             name, "%d/%d" % (sum(r.launches > 0 for r in of), len(of)), sum(r.launches for r in of),
-            sum(r.ran for r in of), sum(r.seconds for r in of), sum(len(r.wrong) for r in of)))
+            sum(r.ran for r in of), sum(r.seconds for r in of), sum(r.wrong for r in of)))
     print("all: %d of %d kernels, %d launches, %d instructions, %.0f s, %d differences" % (
         sum(r.launches > 0 for r in rows.values()), len(rows), sum(r.launches for r in rows.values()),
         sum(r.ran for r in rows.values()), sum(r.seconds for r in rows.values()),
-        sum(len(r.wrong) for r in rows.values())))
+        sum(r.wrong for r in rows.values())))
+
+
+def option(arguments, name, otherwise):
+    if name not in arguments:
+        return otherwise
+    at = arguments.index(name)
+    value = arguments[at + 1]
+    del arguments[at:at + 2]
+    return value
 
 
 def main(arguments):
-    only, each = None, "-v" in arguments
+    each = "-v" in arguments
     arguments = [a for a in arguments if a != "-v"]
-    if "-k" in arguments:
-        at = arguments.index("-k")
-        only = arguments[at + 1]
-        del arguments[at:at + 2]
+    only, most = option(arguments, "-k", None), int(option(arguments, "-n", 1 << 30))
     module = Module(arguments[0])
-    rows = run_all(module, list(zip(arguments[1::2], arguments[2::2])), only)
-    if only:
-        rows = {name: row for name, row in rows.items() if only in name}
-    names = readable(list(rows))
+    names = readable(list(module.kernels))
+    rows = run_all(module, list(zip(arguments[1::2], arguments[2::2])), only, most)
+    rows = {name: row for name, row in rows.items() if not only or only in names[name]}
     table(rows, names, each)
-    bad = 0
-    for name, row in rows.items():
-        for text in row.wrong:
-            print("WRONG %s: %s" % (names[name], text))
-        if not row.launches and names[name] not in NEVER:
-            print("NEVER LAUNCHED: " + names[name])
-        bad += len(row.wrong) + (not row.launches and names[name] not in NEVER)
-    for name in set(NEVER) - {names[n] for n in rows if not rows[n].launches}:
-        print("NEVER names what is launched, or is not there: " + name)
-        bad += not only
-    if not only:
-        bad += seeded(module, rows, names)
-    return bad > 0
+    bad = sum(row.wrong for row in rows.values())
+    missing = [names[name] for name, row in rows.items() if not row.launches]
+    for name in missing:
+        why = reason(name)
+        print("never launched: %s: %s" % (name, why or "WITHOUT A REASON"))
+        bad += not why
+    if only:
+        return bad > 0
+    for name in names.values():
+        if name not in missing and reason(name):
+            print("NEVER has what is launched: " + name)
+            bad += 1
+    return bad + seeded(module, rows, names) > 0
+
+
+def reason(name):
+    return next((why for pattern, why in NEVER if re.fullmatch(pattern, name)), None)
 
 
 if __name__ == "__main__":
