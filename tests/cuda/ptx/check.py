@@ -2,7 +2,7 @@
 
     python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-v]
 
-PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder, with launches that it wrote (GCKPT_SHIM_DUMP).
+PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder of launches that it wrote (GCKPT_SHIM_DUMP).
 Each launch is run again from the PTX (machine.py), on memory as it was; then all memory must be as the shim left it,
 bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch is
 of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
@@ -157,11 +157,12 @@ def run_all(module, pairs, only, most):
             name = kernels[of.name]
             if (only and only not in of.name) or rows[name].launches >= most:
                 continue
-            add(rows[name], module, module.kernels[name], of)
+            add(rows[name], module, module.kernels[name], of, lambda of=of.path, symbols=symbols: recorded(of, symbols))
     return rows
 
 
-def add(row, module, kernel, of):
+def add(row, module, kernel, of, again):
+    """again() reads the launch once more."""
     began = time.process_time()
     ran, wrong = run(module, kernel, of)
     row.launches += 1
@@ -171,7 +172,7 @@ def add(row, module, kernel, of):
         row.wrong += 1
         print("WRONG %s, %s, grid %s: %s" % (of.name, of.path, of.grid, wrong), flush=True)
     elif ran and (row.least is None or ran < row.least[0]):
-        row.least = ran, of
+        row.least = ran, again
 
 
 def seeded(module, rows, names):
@@ -188,12 +189,12 @@ def seed(module, rows, names, where, what, by, tries=6):
     """In those kernels that have such an instruction and run the least of them: the first that shows it."""
     having = [name for name in module.kernels if rows[name].least and re.search(where, module.kernels[name].body)]
     for name in sorted(having, key=lambda n: rows[n].least[0])[:tries]:
-        kernel = module.kernels[name]
+        kernel, of = module.kernels[name], rows[name].least[1]()
         for number, text in enumerate(kernel.code):
             line = re.sub(what, by, text, count=1)
             if not re.search(where, text) or line == text:
                 continue
-            _, wrong = run(module, kernel.changed(number, line), rows[name].least[1])
+            _, wrong = run(module, kernel.changed(number, line), of)
             if wrong:
                 return "%s: %s" % (names[name], wrong)
             break
