@@ -4,8 +4,8 @@
 
 PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder of launches that it wrote (GCKPT_SHIM_DUMP).
 Each launch is run again from the PTX (machine.py), on memory as it was; then all memory must be as the shim left it,
-bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch is
-of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
+bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch
+is of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
     -k NAME  only kernels whose names have this in them, and no faults
     -n N     at most so many launches of a kernel
     -v       a line for each instance of a template, not one for all
@@ -44,8 +44,8 @@ Recorded = collections.namedtuple("Recorded", "path name grid block dynamic argu
 
 
 class Row:
-    """Of a kernel: launches, instructions, seconds, how many were wrong, and a launch to put faults into: the largest of
-    at most FEW instructions."""
+    """Of a kernel: launches, instructions, seconds, how many were wrong, and a launch to put faults into: the largest
+    of at most FEW instructions."""
 
     def __init__(self):
         self.launches = self.ran = self.wrong = 0
@@ -187,7 +187,7 @@ def seeded(module, rows, names):
     return missed
 
 
-def seed(module, rows, names, where, what, by, kernels=6, places=6):
+def seed(module, rows, names, where, what, by, kernels=12, places=6):
     """What shows it, in one of those kernels that ran such an instruction, those first that run the least of them."""
     having = [name for name in module.kernels if rows[name].sample and re.search(where, module.kernels[name].body)]
     for name in sorted(having, key=lambda n: rows[n].sample[0])[:kernels]:
