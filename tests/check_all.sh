@@ -740,6 +740,26 @@ END
                  if (!/\.rn\./ || /\.ftz|\.approx/) { print; bad++ } }
              END { print seen + 0, "operations of exact mode,", bad + 0, "not .rn"; exit bad > 0 || !seen }' \
             "$B/$1"/gradckpt_cuda*.ptx ;;
+    cuda-ptx)               # nvcc's kernels without a device: each launch leaves the memory that the shim leaves
+        need nvcc g++ make python3
+        python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
+        nvcc -O3 -std=c++17 -fmad=false -arch=sm_80 -ptx gradckpt_cuda.cu -o $B/$1.ptx &&
+            g++ -std=c++17 -O1 -ffp-contract=off $(grep -qsw fma /proc/cpuinfo && echo -mfma) -DGCKPT_CUDA_SHIM \
+                -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=512 -I. -include tests/cuda/cuda_shim.h -x c++ \
+                -c gradckpt_cuda.cu -o $B/$1.o && rooms wide $plain || return 1
+        runs=
+        for test in test_cuda cuda_elementwise cuda_rows cuda_products cuda_images cuda_fast; do
+            at=$B/$1-$test
+            seed=1
+            [ $test != cuda_products ] || seed=2 # has both factors by cp.async in every size of tile
+            rm -rf "$at.dump"
+            mkdir -p "$at.dump"
+            gcc -std=gnu99 -O1 -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" -o "$at.o" &&
+                g++ "$at.o" $B/$1.o "$rooms" -o "$at" -lm -pthread && GCKPT_SHIM_DUMP=$at.dump "$at" $seed 4 || return 1
+            runs="$runs $at $at.dump"
+        done
+        python3 tests/cuda/ptx/check.py $B/$1.ptx $runs || return 1
+        rm -rf $B/$1-*.dump ;;
     house)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, doors; <= 100 columns, no tabs
         sh tests/house/house.sh src gradckpt.h && sh tests/house/house.sh src/cuda gradckpt_cuda.cu &&
             ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
@@ -763,7 +783,7 @@ hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast h
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
 fast-math-refused power firmware no-heap nccl macros parts house contract long"
-more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-nvcc-100 cuda-nvcc-80
+more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3

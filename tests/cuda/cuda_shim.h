@@ -28,7 +28,7 @@
  * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
  * the bits of tensor cores and of approximate functions, anything about time.
  *
- * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>runtime
+ * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump >>runtime
  */
 #ifndef TESTS_CUDA_SHIM_H
 #define TESTS_CUDA_SHIM_H
@@ -81,6 +81,7 @@ extern cuda_shim_settings cuda_shim;
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -89,6 +90,7 @@ extern cuda_shim_settings cuda_shim;
 #include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>
+#include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
 #define CUDA_SHIM_ASAN
 #elif defined(__has_feature)
@@ -1374,6 +1376,96 @@ template <class... P> struct bound {
     }
 };
 
+/* >>dump: launches with memory before and after, for tests/cuda/ptx ------------------------------ */
+
+/* GCKPT_SHIM_DUMP=DIR writes the first, second, fourth, .. GCKPT_SHIM_DUMP_EACH launches of each kernel that
+ * have at most GCKPT_SHIM_DUMP_BLOCKS blocks, a file each: a line of text, arguments, allocations, and chunks of
+ * memory: all that are not NaN throughout as they were before, and those that are other bytes afterwards. */
+class dump
+{
+    enum : size_t { CHUNK = 1024 };
+    typedef std::map<char *, std::vector<char>> image;
+    FILE *file = NULL;
+    image before;
+
+    template <class V> void put(const V &v) { fwrite(&v, sizeof v, 1, file); }
+    static image memory(void)
+    {
+        image now;
+        set_access(ALL_MEMORY, true);
+        for (auto &it : c.memory)
+            now[it.first].assign(it.first, it.first + it.second.bytes);
+        for (auto &it : c.pinned)
+            now[it.first].assign(it.first, it.first + it.second.first);
+        return now;
+    }
+    void chunks(const image &now, const image *was)
+    {
+        static const std::vector<char> fresh(CHUNK, '\xFF');
+        for (auto &it : now)
+            for (size_t at = 0; at < it.second.size(); at += CHUNK) {
+                size_t bytes = std::min<size_t>(CHUNK, it.second.size() - at);
+                const char *old = was ? was->at(it.first).data() + at : fresh.data();
+                if (!memcmp(it.second.data() + at, old, bytes))
+                    continue;
+                put((uint64_t)(it.first + at));
+                put((uint64_t)bytes);
+                fwrite(it.second.data() + at, 1, bytes, file);
+            }
+        put((uint64_t)0);
+    }
+    static int &written(void)
+    {
+        static int number;
+        return number;
+    }
+    static bool wanted(const void *kernel, dim3 grid)
+    {
+        static std::map<const void *, long> seen;
+        static const long each = from_environment("GCKPT_SHIM_DUMP_EACH", 4);
+        static const long most = from_environment("GCKPT_SHIM_DUMP_BLOCKS", 64);
+        if ((long)grid.x * grid.y * grid.z > most)
+            return false;
+        long n = ++seen[kernel];
+        return n <= each && !(n & (n - 1));
+    }
+
+public:
+    template <class... P>
+    dump(const char *name, const void *kernel, dim3 grid, dim3 block, size_t dynamic,
+         const std::tuple<P...> &arguments)
+    {
+        static const char *dir = getenv("GCKPT_SHIM_DUMP");
+        if (!dir || !wanted(kernel, grid))
+            return;
+        std::string path = dir + ("/" + std::to_string(getpid())) + "." +
+                           std::to_string(10000 + written()++); /* tests fork */
+        if (!(file = fopen(path.c_str(), "wb")))
+            fail("no file %s", path.c_str());
+        /* The kernel's place from a symbol's, which a list of symbols turns into its name. */
+        fprintf(file, "%ld %u %u %u %u %u %u %zu %zu %s\n",
+                (long)((intptr_t)kernel - (intptr_t)&cuda_shim), grid.x, grid.y, grid.z, block.x,
+                block.y, block.z, dynamic, sizeof...(P), name);
+        std::apply([&](const auto &...p) { (..., (put((uint64_t)sizeof p), put(p))); }, arguments);
+        before = memory();
+        for (auto &it : before) {
+            put((uint64_t)it.first);
+            put((uint64_t)it.second.size());
+        }
+        put((uint64_t)0);
+        chunks(before, NULL);
+    }
+    ~dump()
+    {
+        if (!file)
+            return;
+        chunks(memory(), &before);
+        fclose(file);
+    }
+    dump(const dump &) = delete;
+    dump &operator=(const dump &) = delete;
+};
+
 /* A pointer is NULL, of this device's memory, or pinned. */
 template <class V> inline void check_argument(const char *, int, const V &) {}
 template <class V> inline void check_argument(const char *kernel, int of, V *p)
@@ -1420,8 +1512,10 @@ inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
         cuda_shim.launches++;
         if (fails(&cuda_shim.fail_launch))
             c.sticky[of] = cudaErrorIllegalAddress;
-        else
+        else {
+            dump written(name, (const void *)kernel, grid, block, dynamic, b.arguments);
             run_grid(name, grid, block, dynamic, bound<P...>::run, &b);
+        }
     });
 }
 } // namespace shim

@@ -1,0 +1,258 @@
+"""Kernels of gradckpt_cuda.cu as nvcc compiles them, run without a device beside the same ones run by the shim.
+
+    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-v]
+
+PTX: of nvcc. PROGRAM: built with tests/cuda/cuda_shim.h; DUMP: a folder of launches that it wrote (GCKPT_SHIM_DUMP).
+Each launch is run again from the PTX (machine.py), on memory as it was; then all memory must be as the shim left it,
+bit for bit; what is NaN in both (binary32, or two bf16) is the same. Kernels are those of the PTX: one that no launch
+is of is a failure, unless NEVER has a reason. Then faults are put into kernels, each of which must be found (FAULTS).
+    -k NAME  only kernels whose names have this in them, and no faults
+    -n N     at most so many launches of a kernel
+    -v       a line for each instance of a template, not one for all
+Prints a table; ends with 1 if anything is not as it should be."""
+import collections
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+import numpy as np
+from machine import Launch
+from program import Module, Unknown, Wrong
+
+# Kernels that no launch is of: (a pattern of names, why).
+NEVER = []
+# (a fault, instructions that it is put into, what of these is replaced, by what)
+FAULTS = [
+    ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
+    ("two registers of the first fragment are exchanged", r"mma\.sync",
+     r"\{(%\w+), ?(%\w+), ?(%\w+), ?(%\w+)\}, \{(%\w+), ?(%\w+)\}", r"{\1,\3,\2,\4}, {\5,\6}"),
+    ("two registers of the second fragment are exchanged", r"mma\.sync", r"\{(%\w+), ?(%\w+)\}", r"{\2,\1}"),
+    ("a fma takes its factors' sum", r"fma\.rn\.f32", r"fma\.rn\.f32 (%\w+), (\w+|%\w+), (\w+|%\w+), .*",
+     r"add.rn.f32 \1, \2, \3"),
+    ("a barrier of a warp for one of a block", r"bar\.sync", r".*", "bar.warp.sync -1"),
+    ("cp.async is not waited for", r"cp\.async\.wait_group \d", r"\d", "7"),
+    ("a store of 4 bytes behind", r"st\.global\.(f|u)32", r"\[(%\w+)(\+\d+)?\]", r"[\1+1048576]"),
+    ("a shared load of 4 bytes behind", r"ld\.shared\.f32", r"\[(%\w+)(\+\d+)?\]", r"[\1+262144]"),
+    ("a shuffle from the wrong lane", r"shfl\.sync\.bfly", r"bfly", "idx"),
+]
+FEW = 100000
+Recorded = collections.namedtuple("Recorded", "path name grid block dynamic arguments before after")
+
+
+class Row:
+    """Of a kernel: launches, instructions, seconds, how many were wrong, and a launch to put faults into: the largest
+    of at most FEW instructions."""
+
+    def __init__(self):
+        self.launches = self.ran = self.wrong = 0
+        self.seconds, self.sample = 0.0, None
+
+
+def readable(names):
+    """Of mangled names: the template's instance, as nvcc and g++ both have it, without namespaces and parameters."""
+    shown = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    out = []
+    for text in shown.splitlines():
+        text = re.sub(r"\(anonymous namespace\)::|_(INTERNAL|GLOBAL)_\w+::|^void ", "", text)
+        text = re.sub(r"&\(?(\w+)(\([^()]*\)\))?\)?", r"\1", text)
+        text = re.sub(r"\((\w+::)*\w+\)(\d)", r"\2", text)      # an enumerator's type
+        deep = 0
+        for end, letter in enumerate(text + "("):
+            deep += (letter == "<") - (letter == ">")
+            if letter == "(" and not deep:
+                break
+        out.append(text[:end])
+    return dict(zip(names, out))
+
+
+def symbols_of(program):
+    """Kernels' names, as readable() has them, by place counted from cuda_shim's."""
+    lines = [x.split() for x in subprocess.run(["nm", program], capture_output=True, text=True, check=True)
+             .stdout.splitlines()]
+    places = {x[2]: int(x[0], 16) for x in lines if len(x) == 3}
+    names = readable([name for name in places if "_kernel" in name or "_GLOBAL_" in name])
+    return {places[name] - places["cuda_shim"]: shown for name, shown in names.items()}
+
+
+def recorded(path, symbols):
+    with open(path, "rb") as file:
+        head = file.readline().decode().split(None, 9)
+        numbers = [int(x) for x in head[:9]]
+        arguments = [file.read(*struct.unpack("<Q", file.read(8))) for _ in range(numbers[8])]
+        sizes = {}
+        while True:
+            at, = struct.unpack("<Q", file.read(8))
+            if not at:
+                break
+            sizes[at], = struct.unpack("<Q", file.read(8))
+        before = {at: np.full(size, 0xff, np.uint8) for at, size in sizes.items() if size}
+        chunks(file, before)
+        after = {at: content.copy() for at, content in before.items()}
+        chunks(file, after)
+    return Recorded(path, symbols[numbers[0]], tuple(numbers[1:4]), tuple(numbers[4:7]), numbers[7], arguments, before,
+                    after)
+
+
+def chunks(file, memory):
+    """Into memory, what the file has of it."""
+    bases = np.array(sorted(memory), np.uint64)
+    while True:
+        at, = struct.unpack("<Q", file.read(8))
+        if not at:
+            return
+        size, = struct.unpack("<Q", file.read(8))
+        base = int(bases[np.searchsorted(bases, at, "right") - 1])
+        memory[base][at - base:at - base + size] = np.frombuffer(file.read(size), np.uint8)
+
+
+def different(a, b):
+    """Where words of 4 bytes differ, but for NaN beside NaN: binary32, binary64 or each of two bf16."""
+    at = np.nonzero(a != b)[0]
+    if not len(at):
+        return at
+    words = np.unique(at // 4)
+    room = (len(a) + 7) // 8 * 8
+    x, y = (np.concatenate([v, np.zeros(room - len(v), np.uint8)]) for v in (a, b))
+    wide = np.isnan(x.view(np.float64)[words // 2]) & np.isnan(y.view(np.float64)[words // 2])
+    x, y = x.view(np.uint32)[words], y.view(np.uint32)[words]
+    same = np.isnan(x.view(np.float32)) & np.isnan(y.view(np.float32)) | wide
+    halves = np.ones(len(words), bool)
+    for shift in (0, 16):
+        p, q = x >> np.uint32(shift) & np.uint32(0xffff), y >> np.uint32(shift) & np.uint32(0xffff)
+        halves &= (p == q) | ((p & 0x7fff) > 0x7f80) & ((q & 0x7fff) > 0x7f80)
+    return words[~(same | halves)] * 4
+
+
+def run(module, kernel, of):
+    """(instructions, what is wrong or None)"""
+    try:
+        launch = Launch(module, kernel, of.grid, of.block, of.dynamic, of.arguments, of.before.items())
+        ran = launch.run()
+    except (Wrong, Unknown) as error:
+        return 0, "%s: %s" % (type(error).__name__, error)
+    for base, content in of.after.items():
+        here = launch.memory.piece(base)
+        at = different(here, content)
+        if len(at):
+            word = slice(int(at[0]), int(at[0]) + 4)
+            return ran, "%d words differ, the first is %s, of the shim %s" % (
+                len(at), here[word].tobytes()[::-1].hex(), content[word].tobytes()[::-1].hex())
+    return ran, None
+
+
+def run_all(module, pairs, only, most):
+    """Rows by kernel. What is wrong is said at once."""
+    rows = {name: Row() for name in module.kernels}
+    kernels = {shown: name for name, shown in readable(list(module.kernels)).items()}
+    if len(kernels) != len(rows):
+        raise Unknown("kernels of one name")
+    for program, folder in pairs:
+        symbols = symbols_of(program)
+        for file in sorted(os.listdir(folder)):
+            of = recorded(os.path.join(folder, file), symbols)
+            if of.name not in kernels:
+                raise Unknown("a kernel that the PTX has not: " + of.name)
+            name = kernels[of.name]
+            if (only and only not in of.name) or rows[name].launches >= most:
+                continue
+            add(rows[name], module, module.kernels[name], of, lambda of=of.path, symbols=symbols: recorded(of, symbols))
+    return rows
+
+
+def add(row, module, kernel, of, again):
+    """again() reads the launch once more."""
+    began = time.process_time()
+    ran, wrong = run(module, kernel, of)
+    row.launches += 1
+    row.ran += ran
+    row.seconds += time.process_time() - began
+    if wrong:
+        row.wrong += 1
+        print("WRONG %s, %s, grid %s: %s" % (of.name, of.path, of.grid, wrong), flush=True)
+    elif not row.sample or ran < row.sample[0] > FEW or row.sample[0] < ran <= FEW:
+        row.sample = ran, again
+
+
+def seeded(module, rows, names):
+    """What of FAULTS was not found."""
+    missed = 0
+    for fault, where, what, by in FAULTS:
+        said = seed(module, rows, names, where, what, by)
+        print("fault: %s: %s" % (fault, said or "NOT FOUND"), flush=True)
+        missed += not said
+    return missed
+
+
+def seed(module, rows, names, where, what, by, kernels=12, places=6):
+    """What shows it, in one of those kernels that ran such an instruction, those first that run the least of them."""
+    having = [name for name in module.kernels if rows[name].sample and re.search(where, module.kernels[name].body)]
+    for name in sorted(having, key=lambda n: rows[n].sample[0])[:kernels]:
+        kernel, of = module.kernels[name], rows[name].sample[1]()
+        ran = [i for i, text in enumerate(kernel.code) if re.search(where, text) and kernel.built.built[i]]
+        for number in ran[:places]:
+            line = re.sub(what, by, kernel.code[number], count=1)
+            if line == kernel.code[number]:
+                continue
+            _, wrong = run(module, kernel.changed(number, line), of)
+            if wrong and not wrong.startswith("Unknown"):
+                return "%s: %s" % (names[name], wrong)
+    return None
+
+
+def table(rows, names, each):
+    """Kernels by name: of a template all instances, or each."""
+    groups = collections.OrderedDict()
+    for name, row in rows.items():
+        groups.setdefault(names[name] if each else names[name].partition("<")[0], []).append(row)
+    print("%-44s %9s %8s %12s %7s %s" % ("kernel", "instances", "launches", "instructions", "seconds", "differences"))
+    for name, of in groups.items():
+        print("%-44s %9s %8d %12d %7.1f %d" % (
+            name, "%d/%d" % (sum(r.launches > 0 for r in of), len(of)), sum(r.launches for r in of),
+            sum(r.ran for r in of), sum(r.seconds for r in of), sum(r.wrong for r in of)))
+    print("all: %d of %d kernels, %d launches, %d instructions, %.0f s, %d differences" % (
+        sum(r.launches > 0 for r in rows.values()), len(rows), sum(r.launches for r in rows.values()),
+        sum(r.ran for r in rows.values()), sum(r.seconds for r in rows.values()),
+        sum(r.wrong for r in rows.values())))
+
+
+def option(arguments, name, otherwise):
+    if name not in arguments:
+        return otherwise
+    at = arguments.index(name)
+    value = arguments[at + 1]
+    del arguments[at:at + 2]
+    return value
+
+
+def main(arguments):
+    each = "-v" in arguments
+    arguments = [a for a in arguments if a != "-v"]
+    only, most = option(arguments, "-k", None), int(option(arguments, "-n", 1 << 30))
+    module = Module(arguments[0])
+    names = readable(list(module.kernels))
+    rows = run_all(module, list(zip(arguments[1::2], arguments[2::2])), only, most)
+    rows = {name: row for name, row in rows.items() if not only or only in names[name]}
+    table(rows, names, each)
+    bad = sum(row.wrong for row in rows.values())
+    missing = [names[name] for name, row in rows.items() if not row.launches]
+    for name in missing:
+        why = reason(name)
+        print("never launched: %s: %s" % (name, why or "WITHOUT A REASON"))
+        bad += not why
+    if only:
+        return bad > 0
+    for name in names.values():
+        if name not in missing and reason(name):
+            print("NEVER has what is launched: " + name)
+            bad += 1
+    return bad + seeded(module, rows, names) > 0
+
+
+def reason(name):
+    return next((why for pattern, why in NEVER if re.fullmatch(pattern, name)), None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

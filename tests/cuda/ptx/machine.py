@@ -1,0 +1,391 @@
+"""Threads and memory of blocks that run PTX: all threads of several blocks at once, as arrays.
+
+Lanes that stand at the least instruction go on together, so that they meet again after branches; those at a barrier
+wait until nobody else can go on. Of memory is checked: inside one allocation, to the byte, and aligned to all that is
+read or written. Of shared memory also, piece by piece (as many bytes as the kernel's smallest access has): nobody reads
+what nobody has written, or what cp.async has not brought yet; and between two barriers no lane touches what another
+wrote, nor writes what another read."""
+import bisect
+import numpy as np
+import models
+from program import Wrong
+
+UNSIGNED = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # where addresses of these begin
+DEVICE = 1 << 42        # and where those of a device do
+LANES = 32
+AT_ONCE = 4096          # lanes
+SAME_WARP, MANY = 1 << 20, 1 << 21  # readers: several of this warp, of more than one
+WHERE = "xyz"
+
+
+class Memory:
+    """Allocations, parameters and tables, one after the other in one array."""
+
+    def __init__(self, pieces):
+        self.bases, self.sizes, self.starts = [], [], []
+        room = 0
+        for base, content in sorted(pieces, key=lambda piece: piece[0]):
+            self.bases.append(base)
+            self.sizes.append(len(content))
+            self.starts.append(room)
+            room += (len(content) + 31) // 16 * 16
+        self.bytes = np.zeros(room, np.uint8)
+        for (base, content), start in zip(sorted(pieces, key=lambda piece: piece[0]), self.starts):
+            self.bytes[start:start + len(content)] = content
+        self.views = {bits: self.bytes.view(UNSIGNED[bits]) for bits in (8, 16, 32, 64)}
+        self.arrays = [np.array(x, np.int64) for x in (self.bases, self.sizes, self.starts)]
+
+    def piece(self, base):
+        i = self.bases.index(base)
+        return self.bytes[self.starts[i]:self.starts[i] + self.sizes[i]]
+
+    def places(self, address, bytes_of):
+        """Of the array's addresses, all of which must be allocated; bytes_of: how many at each."""
+        low, high = int(address.min()), int((address + bytes_of).max())
+        i = bisect.bisect_right(self.bases, low) - 1
+        if i >= 0 and high <= self.bases[i] + self.sizes[i]:
+            return address - (self.bases[i] - self.starts[i])
+        bases, sizes, starts = self.arrays
+        i = np.searchsorted(bases, address, "right") - 1
+        within = address - bases[i]
+        out = (i < 0) | (within + bytes_of > sizes[i])
+        if out.any():
+            raise Wrong("address %x is in no allocation, or past its end" % int(address[out][0]))
+        return starts[i] + within
+
+
+class Shared:
+    """Shared memory of the blocks that run, and who touched what since when."""
+
+    def __init__(self, machine, size, piece):
+        self.machine, self.size, self.piece = machine, size, piece
+        self.stride = (size + 31) // 16 * 16
+        total = self.stride * machine.blocks
+        self.bytes = np.full(total, 0xff, np.uint8)
+        self.views = {bits: self.bytes.view(UNSIGNED[bits]) for bits in (8, 16, 32, 64)}
+        self.base = machine.block * self.stride
+        pieces = total // piece
+        self.wrote, self.was_read = np.zeros(pieces, np.int64), np.zeros(pieces, np.int64)
+        self.writer, self.reader = np.zeros(pieces, np.int64), np.zeros(pieces, np.int64)
+        self.flying = np.zeros(pieces, np.bool_)
+
+    def places(self, lanes, address, count):
+        if int(address.min()) < 0 or int(address.max()) + count > self.size:
+            raise Wrong("shared address %d of %d bytes" % (int(address.max()), self.size))
+        return address + self.base[lanes]
+
+    def touched(self, lanes, places, count):
+        pieces = (places // self.piece)[:, None] + np.arange(count // self.piece)
+        return np.repeat(lanes, count // self.piece), pieces.reshape(-1)
+
+    def beside(self, lanes, other, when):
+        """Did another lane do so at a time that no barrier parts from now?"""
+        m = self.machine
+        near = ((other & SAME_WARP - 1) // LANES == lanes // LANES) & (other < MANY)
+        return (other != lanes) & (when > np.where(near, m.warp_met[lanes], m.block_met[lanes]))
+
+    def read(self, lanes, places, count):
+        lanes, at = self.touched(lanes, places, count)
+        wrote = self.wrote[at]
+        if not wrote.all():
+            raise Wrong("reads shared memory that nothing has written")
+        if self.flying[at].any():
+            raise Wrong("reads shared memory before its cp.async was waited for")
+        if self.beside(lanes, self.writer[at], wrote).any():
+            raise Wrong("a race: reads what another thread wrote, no barrier between")
+        old, m = self.reader[at], self.machine
+        fresh = (self.was_read[at] <= m.block_met[lanes]) | (old == lanes)
+        near = ((old & SAME_WARP - 1) // LANES == lanes // LANES) & (old < MANY)
+        warp = lanes // LANES * LANES + SAME_WARP
+        self.reader[at] = new = np.where(fresh, lanes, np.where(near, warp, MANY))
+        now = self.reader[at]
+        other = now != new          # two lanes of this instruction
+        if other.any():
+            near = (now & SAME_WARP - 1) // LANES == lanes // LANES
+            self.reader[at[other]] = np.where(near & (now < MANY), warp, MANY)[other]
+            last = self.reader[at]
+            other = (last != MANY) & ((last & SAME_WARP - 1) // LANES != lanes // LANES)
+            self.reader[at[other]] = MANY
+        self.was_read[at] = m.now
+
+    def write(self, lanes, places, count):
+        lanes, at = self.touched(lanes, places, count)
+        if self.beside(lanes, self.writer[at], self.wrote[at]).any():
+            raise Wrong("a race: writes what another thread wrote, no barrier between")
+        if self.beside(lanes, self.reader[at], self.was_read[at]).any():
+            raise Wrong("a race: writes what another thread read, no barrier between")
+        self.writer[at] = lanes
+        if (self.writer[at] != lanes).any():
+            raise Wrong("a race: two threads write the same place at once")
+        self.wrote[at] = self.machine.now
+
+
+class Machine:
+    """Some blocks of a launch. registers: arrays by name; mask: lanes that the running instruction is of."""
+
+    def __init__(self, launch, first, blocks):
+        kernel = launch.kernel
+        self.launch, self.kernel, self.memory, self.blocks = launch, kernel, launch.memory, blocks
+        x, y, z = launch.block
+        self.threads = x * y * z
+        self.width = (self.threads + LANES - 1) // LANES * LANES
+        self.lanes = blocks * self.width
+        self.every = np.arange(self.lanes)
+        thread, self.block = self.every % self.width, self.every // self.width
+        self.special = {}
+        for name, here, of in (("tid", thread, launch.block), ("ctaid", first + self.block, launch.grid)):
+            for i, at in enumerate((here % of[0], here // of[0] % of[1], here // of[0] // of[1])):
+                self.special["%%%s.%s" % (name, WHERE[i])] = at.astype(np.uint32)
+        for name, of in (("ntid", launch.block), ("nctaid", launch.grid)):
+            self.special.update(("%%%s.%s" % (name, WHERE[i]), np.full(1, of[i], np.uint32)) for i in range(3))
+        self.special["%laneid"] = (self.every % LANES).astype(np.uint32)
+        self.registers = {name: np.zeros(self.lanes, np.bool_) if bits == 1 else
+                          np.full(self.lanes, (1 << bits) - 1, UNSIGNED[bits])
+                          for name, bits in kernel.registers.items()}
+        self.pc = np.zeros(self.lanes, np.int64)
+        self.real = thread < self.threads
+        self.alive, self.waits = self.real.copy(), np.zeros(self.lanes, np.bool_)
+        self.now = 1
+        self.block_met, self.warp_met = np.zeros(self.lanes, np.int64), np.zeros(self.lanes, np.int64)
+        self.shared = Shared(self, launch.shared_bytes, launch.piece)
+        self.local_stride = (kernel.local_bytes + 15) // 16 * 16
+        self.local = np.full(self.lanes * self.local_stride + 16, 0xff, np.uint8)
+        self.groups, self.flights = np.zeros(self.lanes, np.int64), []
+        self.ran = 0
+
+    # ---- what instructions ask for ----
+    def active(self):
+        return self.every if self.all else np.nonzero(self.mask)[0]
+
+    def warps(self, mask):
+        return mask.reshape(-1, LANES)
+
+    def whole_warps(self):
+        of = self.warps(self.mask)
+        if (of.any(1) != of.all(1)).any():
+            raise Wrong("part of a warp, where all of it must be")
+
+    def members(self, named):
+        """The lanes of a mask must all be here, those that are here be in it."""
+        bits = np.broadcast_to(named, self.lanes).reshape(-1, LANES) >> np.arange(LANES, dtype=np.uint32) & 1
+        here = self.warps(self.mask)
+        if (bits.astype(bool) != here)[here.any(1)].any():
+            raise Wrong("lanes of a mask are not here, or others are")
+        return here
+
+    def place(self, space, address, count):
+        """(array of bytes by width, places of the active lanes)"""
+        lanes = self.active()
+        address = address[lanes].astype(np.int64)
+        if (address % count).any():
+            raise Wrong("address %x is not a multiple of %d" % (int(address[address % count != 0][0]), count))
+        if space == "generic" and SHARED <= int(address[0]) < DEVICE:
+            space = "shared" if int(address[0]) < LOCAL else "local"
+            address = address - (SHARED if space == "shared" else LOCAL)
+        if space == "shared":
+            return self.shared.views, self.shared.places(lanes, address, count), lanes
+        if space != "local":
+            return self.memory.views, self.memory.places(address, count), None
+        if int(address.min()) < 0 or int(address.max()) + count > self.kernel.local_bytes:
+            raise Wrong("local address %x" % int(address.max()))
+        return None, address + lanes * self.local_stride, None
+
+    def load(self, space, address, bits, count):
+        size = bits // 8
+        views, at, lanes = self.place(space, address, size * count)
+        if lanes is not None:
+            self.shared.read(lanes, at, size * count)
+        cells = views[bits] if views else self.local.view(UNSIGNED[bits])
+        out = []
+        for i in range(count):
+            value = cells[at // size + i]
+            if not self.all:
+                whole = np.zeros(self.lanes, cells.dtype)
+                whole[self.mask] = value
+                value = whole
+            out.append(value)
+        return out
+
+    def store(self, space, address, bits, values):
+        size = bits // 8
+        views, at, lanes = self.place(space, address, size * len(values))
+        if lanes is not None:
+            self.shared.write(lanes, at, size * len(values))
+        cells = views[bits] if views else self.local.view(UNSIGNED[bits])
+        for i, value in enumerate(values):
+            cells[at // size + i] = np.broadcast_to(value, self.lanes)[self.active()]
+
+    def add(self, space, address, bits, value):
+        """Atomically, in the order of lanes; what was there."""
+        size, lanes = bits // 8, self.active()
+        views, at, of = self.place(space, address, size)
+        cells, out = views[bits], np.zeros(self.lanes, UNSIGNED[bits])
+        if of is not None and not self.shared.wrote[self.shared.touched(lanes, at, size)[1]].all():
+            raise Wrong("adds to shared memory that nothing has written")
+        value = np.broadcast_to(value, self.lanes)[lanes].view(cells.dtype)
+        for lane, place, one in zip(lanes, at // size, value):
+            out[lane] = cells[place]
+            cells[place] += one
+        return out
+
+    def copy_later(self, to, source, valid, count):
+        """cp.async: what arrives, and where, is kept with its lane's group."""
+        lanes = self.active()
+        to, source, valid = to[lanes].astype(np.int64), source[lanes].astype(np.int64), valid[lanes].astype(np.int64)
+        if (to % count).any() or (source % count).any() or (valid > count).any():
+            raise Wrong("cp.async: misaligned, or more than %d bytes" % count)
+        at = self.shared.places(lanes, to, count)
+        self.shared.write(lanes, at, count)
+        self.shared.flying[self.shared.touched(lanes, at, count)[1]] = True
+        data = np.zeros((len(lanes), count), np.uint8)
+        some = valid > 0
+        if some.any():
+            places = self.memory.places(source[some], valid[some])
+            each = places[:, None] + np.minimum(np.arange(count), valid[some][:, None] - 1)
+            data[some] = np.where(np.arange(count) < valid[some][:, None], self.memory.bytes[each], 0)
+        self.flights.append((lanes, at, data, self.groups[lanes]))
+
+    def arrive(self, but):
+        """All groups of the active lanes but their newest so many; None: also what is in no group."""
+        left = []
+        for lanes, at, data, group in self.flights:
+            here = self.mask[lanes] & (True if but is None else group + but < self.groups[lanes])
+            if here.any():
+                count = data.shape[1]
+                self.shared.bytes[at[here][:, None] + np.arange(count)] = data[here]
+                pieces = self.shared.touched(lanes[here], at[here], count)[1]
+                self.shared.flying[pieces] = False
+                self.shared.wrote[pieces] = self.now
+            if not here.all():
+                left.append(tuple(x[~here] for x in (lanes, at, data, group)))
+        self.flights = left
+
+    # ---- how they go on ----
+    def run(self):
+        while self.alive.any():
+            ready = self.alive & ~self.waits
+            if not ready.any():
+                self.release()
+                continue
+            at = int(self.pc[ready].min())
+            mask = ready & (self.pc == at)
+            others = self.pc[ready & ~mask]
+            self.together(at, mask, int(others.min()) if len(others) else len(self.kernel.code) + 1)
+
+    def release(self):
+        """Nobody can go on but through a barrier: the blocks whose threads all wait at the same one."""
+        of = self.waits.reshape(self.blocks, -1)
+        some, real = of.any(1), self.real.reshape(self.blocks, -1)
+        if (of[some] != real[some]).any():
+            raise Wrong("threads wait at a barrier for others that have exited")
+        pc = self.pc.reshape(self.blocks, -1)
+        if (pc[some] != pc[some][:, :1])[real[some]].any():
+            raise Wrong("threads of a block wait at different barriers")
+        self.meet(self.waits, True)
+        self.waits[:] = False
+
+    def meet(self, lanes, block):
+        self.now += 1
+        self.warp_met[lanes] = self.now
+        if block:
+            self.block_met[lanes] = self.now
+
+    def together(self, at, mask, stop):
+        """These lanes, until they come to where others stand, or part."""
+        steps, end, start = self.launch.steps, len(self.launch.steps), True
+        full = bool(mask.all())
+        warps = int(self.warps(mask).any(1).sum())
+        while start or at < stop:
+            start = False
+            if at >= end:
+                self.alive[mask] = False
+                return
+            kind, guard, unless, act = steps[at]
+            self.ran += warps
+            yes = mask
+            if guard:
+                yes = mask & (self.registers[guard] ^ unless)
+            if kind == models.PLAIN:
+                self.step(at, act, yes, full and yes is mask)
+                at += 1
+            elif kind == models.BRANCH:
+                at = self.branch(at, act, mask, yes)
+                if at is None:
+                    return
+            elif kind == models.EXIT:
+                self.alive[yes] = False
+                self.pc[mask] = at + 1
+                return
+            else:       # a block's barrier
+                if (yes != mask).any():
+                    raise Wrong("a barrier for some threads")
+                self.waits |= mask
+                self.pc[mask] = at + 1
+                return
+        self.pc[mask] = at
+
+    def step(self, at, act, mask, full):
+        if not full:
+            count = np.count_nonzero(mask)
+            if not count:
+                return
+            full = count == self.lanes
+        self.mask, self.all = mask, full
+        self.now += 1
+        try:
+            act(self)
+        except Wrong as error:
+            raise Wrong("%s: %s" % (self.kernel.code[at], error)) from None
+
+    def branch(self, at, to, mask, yes):
+        """Where all go on, or None: they part."""
+        some = yes is mask or yes[mask].any()
+        if not some:
+            return at + 1
+        if yes is mask or (yes == mask).all():
+            return to
+        self.pc[mask] = at + 1
+        self.pc[yes] = to
+        return None
+
+
+class Launch:
+    """A kernel and all it is given; run() leaves memory as it then is."""
+
+    def __init__(self, module, kernel, grid, block, dynamic, arguments, memory):
+        kernel.read()
+        self.kernel, self.grid, self.block = kernel, grid, block
+        if [len(a) for a in arguments] != [size for _, size in kernel.parameters]:
+            raise Wrong("arguments of %s bytes, parameters of %s" % ([len(a) for a in arguments], kernel.parameters))
+        self.symbols = dict(kernel.shared)
+        self.symbols.update(kernel.local)
+        at, pieces = PARAMETERS, list(memory)
+        for (name, size), content in zip(kernel.parameters, arguments):
+            self.symbols[name] = at
+            pieces.append((at, np.frombuffer(content, np.uint8)))
+            at += (size + 255) // 256 * 256
+        at = TABLES
+        for name, content in module.tables.items():
+            self.symbols[name] = at
+            pieces.append((at, np.frombuffer(content, np.uint8)))
+            at += (len(content) + 255) // 256 * 256
+        start = (kernel.static + 15) // 16 * 16
+        self.symbols.update(dict.fromkeys(module.dynamic, start))
+        self.shared_bytes = start + dynamic
+        self.piece = models.smallest_of_shared(kernel)
+        self.memory = Memory(pieces)
+        self.steps = models.steps_of(kernel, self.symbols)
+
+    def run(self):
+        """How many instructions ran, each counted once a warp."""
+        x, y, z = self.block
+        width = (x * y * z + LANES - 1) // LANES * LANES
+        some = max(1, AT_ONCE // width)
+        total, ran = self.grid[0] * self.grid[1] * self.grid[2], 0
+        with np.errstate(all="ignore"):
+            for first in range(0, total, some):
+                machine = Machine(self, first, min(some, total - first))
+                machine.run()
+                ran += machine.ran
+        return ran

@@ -1,0 +1,133 @@
+"""PTX as text: kernels with their parameters, registers, memory and instructions."""
+import collections
+import re
+
+Instruction = collections.namedtuple("Instruction", "line guard unless parts operands")
+
+
+class Unknown(Exception):
+    """What nothing here has a meaning for."""
+
+
+class Wrong(Exception):
+    """A kernel does what no kernel may."""
+
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)([^{}]*)\n\{\n(.*?)\n\}\n", re.S)
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?"
+                       r"([\w$]+)(?:\[(\d+)\])?\s*$")
+TABLE = re.compile(r"^(?:\.visible |\.weak )?\.(?:global|const) \.align \d+ \.(\w+) ([\w$]+)(?:\[(\d+)\])?"
+                   r"(?: = \{?([^;}]*)\}?)?;", re.M)
+PLACE = re.compile(r"\.(?:shared|local)\s+\.align\s+(\d+)\s+\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?")
+DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[\]")
+GUARD = re.compile(r"@(!?)(%\w+)\s+")
+
+
+def bits_of(kind):
+    """Of a type: "s32" has 32, a predicate 1, "bf16x2" 32."""
+    if kind == "pred":
+        return 1
+    digits = re.sub(r"\D", "", kind.replace("x2", ""))
+    if not digits:
+        raise Unknown("type " + kind)
+    return int(digits) * (2 if kind.endswith("x2") else 1)
+
+
+def parts_of(text, around="{[", until="}]"):
+    """What commas part, but for those in brackets."""
+    out, deep, start = [], 0, 0
+    for at, letter in enumerate(text):
+        deep += (letter in around) - (letter in until)
+        if letter == "," and not deep:
+            out.append(text[start:at].strip())
+            start = at + 1
+    return out + [text[start:].strip()] if text.strip() else out
+
+
+class Kernel:
+    """Read when it is first wanted: registers (bits by name), shared and local places, labels, code (as text)."""
+
+    def __init__(self, name, parameters, body):
+        self.name, self.body, self.code, self.built = name, body, None, None
+        self.parameters = []
+        for text in parts_of(parameters):
+            found = PARAMETER.match(text)
+            if not found:
+                raise Unknown("parameter " + text)
+            kind, at, count = found.groups()
+            self.parameters.append((at, bits_of(kind) // 8 * int(count or 1)))
+
+    def read(self):
+        if self.code is not None:
+            return
+        self.registers, self.shared, self.local, self.labels = {}, {}, {}, {}
+        self.static = self.local_bytes = 0
+        self.code = []
+        for text in self.body.split(";"):
+            self.statement(" ".join(text.split()))
+
+    def statement(self, text):
+        while True:
+            label = re.match(r"(\$?[\w$]+):\s*", text)
+            if not label:
+                break
+            self.labels[label.group(1)] = len(self.code)
+            text = text[label.end():]
+        if text.startswith(".reg"):
+            self.declare(text)
+        elif text.startswith((".shared", ".local")):
+            self.place(text)
+        elif text and not text.startswith((".pragma", ".loc")):
+            self.code.append(text)
+
+    def declare(self, text):
+        _, kind, names = text.split(None, 2)
+        for name in parts_of(names):
+            many = re.match(r"(%[\w$]+)<(\d+)>", name)
+            for each in [many.group(1) + str(i) for i in range(int(many.group(2)))] if many else [name]:
+                self.registers[each] = bits_of(kind[1:])
+
+    def place(self, text):
+        align, kind, name, count = PLACE.match(text).groups()
+        size, align = bits_of(kind) // 8 * int(count or 1), int(align)
+        if text.startswith(".shared"):
+            self.shared[name] = self.static = (self.static + align - 1) // align * align
+            self.static += size
+        else:
+            self.local[name] = self.local_bytes = (self.local_bytes + align - 1) // align * align
+            self.local_bytes += size
+
+    def changed(self, number, line):
+        """The same with another line there."""
+        other = Kernel(self.name, "", "")
+        other.__dict__.update(self.__dict__)
+        other.built = None
+        other.code = list(self.code)
+        other.code[number] = line
+        return other
+
+
+def instruction(text):
+    line, guard = text, GUARD.match(text)
+    text = text[guard.end():] if guard else text
+    name, _, rest = text.partition(" ")
+    return Instruction(line, guard and guard.group(2), bool(guard and guard.group(1)), name.split("."), parts_of(rest))
+
+
+class Module:
+    """Of a file: kernels by name, tables (bytes by name), names of dynamic shared memory."""
+
+    def __init__(self, path):
+        with open(path) as file:
+            text = COMMENT.sub("", file.read())
+        self.kernels = {found[1]: Kernel(found[1], found[2], found[4]) for found in ENTRY.finditer(text)}
+        self.tables = {}
+        for kind, name, count, values in TABLE.findall(text):
+            size = bits_of(kind) // 8
+            numbers = [int(v, 0) for v in values.split(",")] if values else []
+            numbers += [0] * (int(count or 1) - len(numbers))
+            self.tables[name] = b"".join((v & (1 << 8 * size) - 1).to_bytes(size, "little") for v in numbers)
+        self.dynamic = set(DYNAMIC.findall(text))
+        if len(self.kernels) != len(re.findall(r"\.entry\s", text)) or re.search(r"^\.func", text, re.M):
+            raise Unknown("a kernel or function that was not read")
