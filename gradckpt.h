@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5202
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5217
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
@@ -27572,6 +27572,19 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     return s->pieces[i].here;
 }
 
+/* Whether what is bound for input i is less than its values: packed, or a rank's share. Then it is
+ * not read (what is read was brought into the arena). */
+static int gckpti_is_less(const gckpt_exec *e, const gckpt_call *c, int i)
+{
+    const gckpti_node *nodes = e->plan->nodes;
+    const int base = nodes[nodes[c->id].in[i]].base;
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->bound.nodes[base].data)
+        return 0;
+    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
+    return gckpti_is_packed((int)q->p.storage) ||
+           gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES));
+}
+
 /* Runs an op's own kernel on copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
@@ -27584,6 +27597,8 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
+        if (arg->data && gckpti_is_less(e, &c, i))
+            arg->data = NULL;
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);

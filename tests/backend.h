@@ -12,13 +12,16 @@
 #include "cpu/own.h"
 #include "check.h"
 
-enum { DEVICE_BYTES = 64 << 20 };
+enum { DEVICE_BYTES = 64 << 20, DEVICE_PIECES = 256 };
 
 typedef struct {
     unsigned char *base;   /* DEVICE_BYTES */
     size_t used;           /* all given back: begins again at 0 */
     size_t opened;         /* while depth: the bytes at the start that may be touched */
     long live, fail_at;    /* allocations; the one that fails */
+    struct {
+        const unsigned char *from, *to;
+    } piece[DEVICE_PIECES]; /* those that live */
     int depth;             /* opened so often */
     const gckpt_backend *cpu; /* whose functions it has, and kernels, NULL: plain */
     const void *kernels;
@@ -52,19 +55,30 @@ static void device_close(device *d)
     d->opened = 0;
 }
 
-static int device_owns(const device *d, const void *at, size_t bytes)
+static int device_owns(const device *d, const void *at)
 {
     const unsigned char *p = (const unsigned char *)at;
-    return p >= d->base && p + bytes <= d->base + DEVICE_BYTES;
+    return p >= d->base && p < d->base + DEVICE_BYTES;
+}
+
+/* Within one allocation. */
+static int device_has(const device *d, const void *at, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    long i = 0;
+    while (i < d->live && (p < d->piece[i].from || p + bytes > d->piece[i].to))
+        i++;
+    return i < d->live;
 }
 
 static void *device_get(void *context, size_t bytes, size_t alignment)
 {
     device *d = (device *)context;
     size_t at = (d->used + alignment - 1) / alignment * alignment;
-    if (++d->gets == d->fail_at || at + bytes > DEVICE_BYTES)
+    if (++d->gets == d->fail_at || at + bytes > DEVICE_BYTES || d->live == DEVICE_PIECES)
         return NULL;
-    d->live++;
+    d->piece[d->live].from = d->base + at;
+    d->piece[d->live++].to = d->base + at + bytes;
     d->used = at + bytes;
     device_open_used(d);
     return d->base + at;
@@ -73,8 +87,13 @@ static void *device_get(void *context, size_t bytes, size_t alignment)
 static void device_release(void *context, void *memory, size_t bytes)
 {
     device *d = (device *)context;
-    CHECK(device_owns(d, memory, bytes) && d->live > 0);
-    if (--d->live == 0)
+    long i = 0;
+    while (i < d->live && d->piece[i].from != memory)
+        i++;
+    if (!CHECK(i < d->live && d->piece[i].to == d->piece[i].from + bytes))
+        return;
+    d->piece[i] = d->piece[--d->live];
+    if (d->live == 0)
         d->used = 0;
 }
 
@@ -82,7 +101,7 @@ static void device_copy_in(void *context, void *to, const void *host, size_t byt
 {
     device *d = (device *)context;
     d->ins += bytes > 0;
-    CHECK(device_owns(d, to, bytes) && !device_owns(d, host, 1));
+    CHECK(device_has(d, to, bytes) && !device_owns(d, host));
     device_open(d);
     memcpy(to, host, bytes);
     device_close(d);
@@ -92,7 +111,7 @@ static void device_copy_out(void *context, void *host, const void *from, size_t 
 {
     device *d = (device *)context;
     d->outs++;
-    CHECK(device_owns(d, from, bytes) && !device_owns(d, host, 1));
+    CHECK(device_has(d, from, bytes) && !device_owns(d, host));
     device_open(d);
     memcpy(host, from, bytes);
     device_close(d);
@@ -126,7 +145,7 @@ static gckpt_call device_call(const gckpt_call *call)
 static void device_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     device *d = (device *)call->backend;
-    CHECK(device_owns(d, to, 4 * (size_t)n) && (uintptr_t)to % 4 == 0);
+    CHECK(device_has(d, to, 4 * (size_t)n) && (uintptr_t)to % 4 == 0);
     device_open(d);
     gckpti_cpu_fill(call, to, word, n);
     device_close(d);
@@ -152,8 +171,8 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
 static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
 {
     device *d = (device *)call->backend;
-    CHECK(device_owns(d, u->packed, (size_t)u->n) && device_owns(d, u->to, 4 * (size_t)u->n));
-    CHECK(!u->scales || device_owns(d, u->scales, 4 * (size_t)(u->n / u->row)));
+    CHECK(device_owns(d, u->packed) && device_has(d, u->to, 4 * (size_t)u->n));
+    CHECK(!u->scales || device_has(d, u->scales, 4 * (size_t)(u->n / u->row)));
     device_open(d);
     gckpti_packed_unpack(call, u);
     device_close(d);

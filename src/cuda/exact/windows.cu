@@ -207,7 +207,7 @@ __device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, i
 }
 
 template <int KIND, int BM, int BN, int TM, int TN>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), TM *TN > 4 ? 2 : 3)
+__global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     windows_kernel(const __grid_constant__ Windows s)
 {
     enum {
