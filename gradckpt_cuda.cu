@@ -3378,8 +3378,8 @@ enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
 
 /* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
  * of a column wait for each other, so that time is rows times the latency of four additions. To
- * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
- * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory; the
+ * next 64 rows are under way by all eight. FRESH: with low parts from +0, which are not kept. */
 template <class T>
 __global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {
@@ -4223,7 +4223,7 @@ void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm ----
  * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
- * channels of many places do not fill the chip. Means of groups, of channels' sums, are a warp's. */
+ * channels of many places do not fill the chip. Means of groups are a warp's. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
@@ -4418,7 +4418,7 @@ void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. Both ways a step is two kernels; a recorded micro-batch has them without the host. ---- */
+ * each row. Both ways a step is two kernels; recorded, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm ----
  * Sums of a channel go over an image's places in their order (manual, 5e), by one thread; few
- * channels of many places do not fill the chip. Means of groups, of channels' sums, are a warp's. */
+ * channels of many places do not fill the chip. Means of groups are a warp's. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;

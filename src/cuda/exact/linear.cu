@@ -8,8 +8,8 @@ enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
 
 /* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
  * of a column wait for each other, so that time is rows times the latency of four additions. To
- * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory, while
- * all eight have the next 64 rows under way. FRESH: with low parts from +0, which are not kept. */
+ * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory; the
+ * next 64 rows are under way by all eight. FRESH: with low parts from +0, which are not kept. */
 template <class T>
 __global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
 {

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: step by step a product of all rows' states and wh, then a thread for each unit of
- * each row. Both ways a step is two kernels; a recorded micro-batch has them without the host. ---- */
+ * each row. Both ways a step is two kernels; recorded, they need no host. ---- */
 struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
