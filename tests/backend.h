@@ -171,7 +171,7 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
 static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
 {
     device *d = (device *)call->backend;
-    CHECK(device_owns(d, u->packed) && device_has(d, u->to, 4 * (size_t)u->n));
+    CHECK(device_has(d, u->packed, (size_t)u->n / 2) && device_has(d, u->to, 4 * (size_t)u->n));
     CHECK(!u->scales || device_has(d, u->scales, 4 * (size_t)(u->n / u->row)));
     device_open(d);
     gckpti_packed_unpack(call, u);
