@@ -51,14 +51,15 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5217
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
- *                 mixed, debug, packed, bands, update, picks, advance, step, train, profile
+ *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
+ *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2548
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            991
+ *     >>tables    plans as files and as C constants                                            994
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -1615,11 +1616,12 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
- * NAME_exec_bytes are blocks that suffice on every machine for gckpt_plan_params and an executor
- * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op
- * is printed as the variable its name says, which must be declared by then, with the needs and
- * flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's
- * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
+ * NAME_exec_bytes (an expression with sizeof) are blocks that suffice on every machine for
+ * gckpt_plan_params and an executor that nothing but memory is asked of (copy_feeds, say, takes
+ * more: gckpt_exec_need). A user's op is printed as the variable its name says, which must be
+ * declared by then, with the needs and flags it was planned with, and attributes as gckpt_apply
+ * says. Mind desc.plain and the store's seed. E_ARG: it cannot be printed; an #error that says why
+ * is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled in beside the plan, and
@@ -24912,7 +24914,9 @@ struct gckpt_exec {
     gckpt_store *store;
     gckpt_exec_desc desc;
     struct {                   /* backend, open */
+#ifndef GCKPT_SMALL
         gckpt_backend backend; /* complete */
+#endif
         gckpti_binding binding;
         const void *kernels; /* of that instruction set, for the processor's backends */
         gckpti_runner runner;
@@ -24964,6 +24968,7 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
+#ifndef GCKPT_SMALL
     struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
@@ -24971,6 +24976,7 @@ struct gckpt_exec {
         unsigned char now;        /* it had none, and is told at this one's end */
         int from, end;            /* instructions of the part that was asked for last */
     } recording;
+#endif
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
         int moves, begins; /* the backend moves it; copies are begun, to be waited for later */
@@ -25002,7 +25008,11 @@ struct gckpt_exec {
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_WITH_BACKENDS ? &e->on.backend : &gckpti_backend_plain;
+#ifndef GCKPT_SMALL
+    return &e->on.backend;
+#else
+    return (void)e, &gckpti_backend_plain;
+#endif
 }
 
 enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
@@ -25483,6 +25493,43 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 #define gckpti_run_portions(...)   ((void)0)
 #endif
 
+/* ---- run/recording.c: micro-batches, or parts of them, that the backend repeats ---- */
+#ifndef GCKPT_SMALL
+GCKPTI_FN void gckpti_recording_tables(gckpt_exec *e, gckpti_block *b);
+
+/* When all is bound: whether it may be asked to. */
+GCKPTI_FN void gckpti_recording_open(gckpt_exec *e);
+
+/* What it recorded holds no longer. */
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
+
+/* A run begins, to the step's end (whole) or a piece of it, in which nothing is asked. */
+GCKPTI_FN void gckpti_recording_ask(gckpt_exec *e, int whole);
+
+/* Before an instruction: 1: a micro-batch or a part begins here, and the backend has done all of
+ * it, as it recorded it; step.pc is behind it. 0: the instruction is to be run, and what begins
+ * with it recorded, unless a regulariser's gradient waits for a count: then it is not asked. */
+GCKPTI_FN int gckpti_repeat(gckpt_exec *e);
+
+GCKPTI_FN int gckpti_is_recording(const gckpt_exec *e);
+
+/* step.pc is behind what is recorded. */
+GCKPTI_FN int gckpti_recording_ends(const gckpt_exec *e);
+
+/* The end of what is recorded, if anything is. If the backend could not, nothing was done yet: it
+ * is run after all (step.pc), and the backend is asked no more. */
+GCKPTI_FN void gckpti_recorded(gckpt_exec *e);
+#else
+static inline void gckpti_recording_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+static inline void gckpti_recording_open(gckpt_exec *e) { (void)e; }
+static inline void gckpti_forget(const gckpt_exec *e) { (void)e; }
+static inline void gckpti_recording_ask(gckpt_exec *e, int whole) { (void)e, (void)whole; }
+static inline int gckpti_repeat(gckpt_exec *e) { return (void)e, 0; }
+static inline int gckpti_is_recording(const gckpt_exec *e) { return (void)e, 0; }
+static inline int gckpti_recording_ends(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_recorded(gckpt_exec *e) { (void)e; }
+#endif
+
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
@@ -25671,7 +25718,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = e->desc.backend, *plain = &gckpti_backend_plain;
+    const gckpt_backend *b = e->desc.backend;
     const gckpt_isa wish = e->desc.isa;
     if (p->made_for > GCKPTI_FOR_PLAIN ? !b || gckpti_made_for(b, 0) != p->made_for : b != NULL)
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -25688,7 +25735,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
             "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
+#ifndef GCKPT_SMALL
     gckpt_backend *on = &e->on.backend;
+    const gckpt_backend *plain = &gckpti_backend_plain;
     if (!b) {
         const int most = gckpti_plan_rounds(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         int isa = wish == GCKPT_ISA_AUTO ? most : (int)wish;
@@ -25721,6 +25770,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->finish = b->finish ? b->finish : plain->finish;
     if (p->packed && !b->own_memory && !b->unpack)
         on->unpack = gckpti_packed_unpack;
+#endif
     return GCKPT_OK;
 }
 
@@ -25742,36 +25792,6 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     if (!n.backward && !b->own_memory)
         n.backward = node->op->backward;
     return n;
-}
-
-/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
- * the next, as offloads do. */
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
-        const gckpti_node *node = &p->nodes[ins->id];
-        if (!n)
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
-            can = e->offload.moves && p->ranks < 2;
-        else if (!node->op)
-            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
-    }
-    return can && p->body < p->epilogue;
-}
-
-/* What the backend recorded holds no longer. */
-GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
-{
-    if (gckpti_on(e)->forget)
-        gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
@@ -25894,7 +25914,7 @@ static void gckpti_exec_tables(gckpt_exec *e, gckpti_block *b)
     e->bound.params = (gckpti_exec_param *)gckpti_carve(b, p->param_count, sizeof *e->bound.params);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(b, p->inputs, sizeof *e->feeds.inputs);
     e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, terms, sizeof *e->losses.terms);
-    e->recording.scales = (gckpt_loss_scale *)gckpti_carve(b, terms, sizeof *e->recording.scales);
+    gckpti_recording_tables(e, b);
     e->update.square_count = gckpti_exec_squares(e);
     gckpti_hash_tables(e, b);
     gckpti_picks_tables(e, b);
@@ -26868,7 +26888,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    if (!e->recording.now) /* nothing is due within a part */
+    if (!gckpti_is_recording(e)) /* nothing is due within a part */
         gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =
@@ -27506,7 +27526,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->on.team = team ? plan->threads : 1;
     e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
                             gckpti_picks_write_back(plan);
-    e->recording.possible = GCKPTI_RUNS_BACKENDS && gckpti_repeatable(e);
+    gckpti_recording_open(e);
     gckpti_ok(store);
     return e;
 }
@@ -29144,6 +29164,111 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 GCKPTI_WARM
 #endif
 
+/* >>run/recording */
+#ifndef GCKPT_SMALL
+
+GCKPTI_COLD
+
+/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
+ * the next, as offloads do. */
+static int gckpti_repeatable(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
+        const gckpti_node *node = &p->nodes[ins->id];
+        if (!n)
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = e->offload.moves && p->ranks < 2;
+        else if (!node->op)
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
+    }
+    return can && p->body < p->epilogue;
+}
+
+GCKPTI_FN void gckpti_recording_tables(gckpt_exec *e, gckpti_block *b)
+{
+    e->recording.scales =
+        (gckpt_loss_scale *)gckpti_carve(b, e->plan->term_count, sizeof *e->recording.scales);
+}
+
+GCKPTI_FN void gckpti_recording_open(gckpt_exec *e)
+{
+    e->recording.possible = (unsigned char)gckpti_repeatable(e);
+}
+
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
+{
+    if (gckpti_on(e)->forget)
+        gckpti_on(e)->forget(gckpti_on(e)->context, e);
+}
+
+GCKPTI_WARM
+
+GCKPTI_FN void gckpti_recording_ask(gckpt_exec *e, int whole)
+{
+    e->recording.asked = e->recording.possible && whole;
+}
+
+GCKPTI_FN int gckpti_repeat(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    if (!e->recording.asked || e->recording.now || pc < p->body || pc >= p->epilogue ||
+        (pc > p->body && pc < e->recording.end))
+        return 0;
+    e->recording.from = pc;
+    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
+                       : pc == p->body   ? p->epilogue
+                                         : pc;
+    if (e->recording.end == pc)
+        return 0;
+    gckpt_moment m = { e,
+                       part,
+                       e->step.row,
+                       gckpti_micro_rows(e),
+                       gckpti_position(e),
+                       e->store->seed,
+                       e->step.number,
+                       e->recording.scales,
+                       (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
+            return 0;
+        e->recording.scales[i].id = p->terms[i].id;
+        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->step.pc = e->recording.now ? pc : e->recording.end;
+    return !e->recording.now;
+}
+
+GCKPTI_FN int gckpti_is_recording(const gckpt_exec *e) { return e->recording.now; }
+
+GCKPTI_FN int gckpti_recording_ends(const gckpt_exec *e)
+{
+    return e->recording.now && e->step.pc == e->recording.end;
+}
+
+GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
+{
+    if (!e->recording.now)
+        return;
+    e->recording.now = 0;
+    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
+        e->recording.possible = e->recording.asked = 0;
+        e->step.pc = e->recording.from;
+    }
+}
+#endif
+
 /* >>run/advance */
 /* ---- an op, forward and backward ---- */
 /* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
@@ -29346,51 +29471,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
- * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
- * then the backend is not asked. */
-static int gckpti_repeat(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const int pc = e->step.pc;
-    int64_t part = 0;
-    e->recording.from = pc;
-    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
-                       : pc == p->body   ? p->epilogue
-                                         : pc;
-    if (e->recording.end == pc)
-        return 0;
-    gckpt_moment m = { e,
-                       part,
-                       e->step.row,
-                       gckpti_micro_rows(e),
-                       gckpti_position(e),
-                       e->store->seed,
-                       e->step.number,
-                       e->recording.scales,
-                       (int)p->term_count };
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return 0;
-        e->recording.scales[i].id = p->terms[i].id;
-        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
-    }
-    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? pc : e->recording.end;
-    return !e->recording.now;
-}
-
-/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
- * it is run after all, and the backend is asked no more. */
-static void gckpti_recorded(gckpt_exec *e)
-{
-    e->recording.now = 0;
-    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
-        e->recording.possible = e->recording.asked = 0;
-        e->step.pc = e->recording.from;
-    }
-}
-
 /* The user's callback may cancel the step. */
 static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -29461,9 +29541,7 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
-    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
-        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
+    if (gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
@@ -29500,10 +29578,10 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;
-    const int ends = e->recording.now && e->step.pc == e->recording.end;
+    const int ends = gckpti_recording_ends(e);
     if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
         result = gckpti_join(e, INT32_MAX, result);
-    if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
+    if (ends || result != GCKPT_OK)
         gckpti_recorded(e);
     if (result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -29541,9 +29619,9 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
             return result;
         }
     }
-    e->recording.asked = e->recording.possible && instructions == INT64_MAX;
+    gckpti_recording_ask(e, instructions == INT64_MAX);
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    e->recording.asked = 0;
+    gckpti_recording_ask(e, 0);
     /* what comes next may be another executor's, in the same arena */
     gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
     result = result == r.result ? result : gckpti_drain(e, result);
@@ -33890,14 +33968,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
 }
 
 /* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
- * at most twice as large as where they have 4. */
+ * at most twice as large as where they have 4; the executor itself is as large as the device's
+ * compiler makes it, of multiples of 4, and aligned as a piece. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     const size_t times = sizeof(void *) < 8 ? 2 : 1;
     gckpt_plan constant = *p;
     constant.block = NULL; /* nobody copies it */
     gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
-    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+    const size_t rest = gckpti_exec_need(&constant, NULL, times) - times * sizeof(gckpt_exec);
+    gckpti_print(k, "#define %s_exec_bytes (sizeof(gckpt_exec) + %z)\n", name,
+                 rest + GCKPTI_ALIGN - 4);
 }
 
 /* The tensors, and the data of those that are constants. */

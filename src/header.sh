@@ -75,7 +75,7 @@ dir=$1
                 continue
             }
             depth += (line ~ /^#if/) - (line ~ /^#endif/)
-            if (line ~ /^#if.*GCKPT_NO_/)
+            if (line ~ /^#if.*GCKPT_(NO_|SMALL)/)
                 part_at = depth
             else if (line ~ /^#else/ && depth == part_at)
                 instead = 1

@@ -203,51 +203,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before the first instruction of a micro-batch or a part: 1: the backend has done all of it, as it
- * recorded it. 0: it is to be run, and recorded, unless a regulariser's gradient waits for a count:
- * then the backend is not asked. */
-static int gckpti_repeat(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const int pc = e->step.pc;
-    int64_t part = 0;
-    e->recording.from = pc;
-    e->recording.end = gckpti_crew_of(e) ? gckpti_part_end(e, &part)
-                       : pc == p->body   ? p->epilogue
-                                         : pc;
-    if (e->recording.end == pc)
-        return 0;
-    gckpt_moment m = { e,
-                       part,
-                       e->step.row,
-                       gckpti_micro_rows(e),
-                       gckpti_position(e),
-                       e->store->seed,
-                       e->step.number,
-                       e->recording.scales,
-                       (int)p->term_count };
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return 0;
-        e->recording.scales[i].id = p->terms[i].id;
-        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
-    }
-    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->step.pc = e->recording.now ? pc : e->recording.end;
-    return !e->recording.now;
-}
-
-/* After the last instruction of what the backend recorded. If it could not, nothing was done yet:
- * it is run after all, and the backend is asked no more. */
-static void gckpti_recorded(gckpt_exec *e)
-{
-    e->recording.now = 0;
-    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
-        e->recording.possible = e->recording.asked = 0;
-        e->step.pc = e->recording.from;
-    }
-}
-
 /* The user's callback may cancel the step. */
 static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -318,9 +273,7 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
     if (*result != GCKPT_OK)
         return GCKPTI_THEN_STOPS;
-    const int pc = e->step.pc, between = !e->recording.now && pc >= p->body && pc < p->epilogue;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && between &&
-        (pc == p->body || pc >= e->recording.end) && gckpti_repeat(e))
+    if (gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
@@ -357,10 +310,10 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;
-    const int ends = e->recording.now && e->step.pc == e->recording.end;
+    const int ends = gckpti_recording_ends(e);
     if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
         result = gckpti_join(e, INT32_MAX, result);
-    if (GCKPTI_RUNS_BACKENDS && (ends || (e->recording.now && result != GCKPT_OK)))
+    if (ends || result != GCKPT_OK)
         gckpti_recorded(e);
     if (result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -398,9 +351,9 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
             return result;
         }
     }
-    e->recording.asked = e->recording.possible && instructions == INT64_MAX;
+    gckpti_recording_ask(e, instructions == INT64_MAX);
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    e->recording.asked = 0;
+    gckpti_recording_ask(e, 0);
     /* what comes next may be another executor's, in the same arena */
     gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
     result = result == r.result ? result : gckpti_drain(e, result);

@@ -24,7 +24,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = e->desc.backend, *plain = &gckpti_backend_plain;
+    const gckpt_backend *b = e->desc.backend;
     const gckpt_isa wish = e->desc.isa;
     if (p->made_for > GCKPTI_FOR_PLAIN ? !b || gckpti_made_for(b, 0) != p->made_for : b != NULL)
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -41,7 +41,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
             "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
+#ifndef GCKPT_SMALL
     gckpt_backend *on = &e->on.backend;
+    const gckpt_backend *plain = &gckpti_backend_plain;
     if (!b) {
         const int most = gckpti_plan_rounds(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         int isa = wish == GCKPT_ISA_AUTO ? most : (int)wish;
@@ -74,6 +76,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->finish = b->finish ? b->finish : plain->finish;
     if (p->packed && !b->own_memory && !b->unpack)
         on->unpack = gckpti_packed_unpack;
+#endif
     return GCKPT_OK;
 }
 
@@ -95,36 +98,6 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
     if (!n.backward && !b->own_memory)
         n.backward = node->op->backward;
     return n;
-}
-
-/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
- * the next, as offloads do. */
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
-        const gckpti_node *node = &p->nodes[ins->id];
-        if (!n)
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
-            can = e->offload.moves && p->ranks < 2;
-        else if (!node->op)
-            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
-    }
-    return can && p->body < p->epilogue;
-}
-
-/* What the backend recorded holds no longer. */
-GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
-{
-    if (gckpti_on(e)->forget)
-        gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)

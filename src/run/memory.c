@@ -110,7 +110,7 @@ static void gckpti_exec_tables(gckpt_exec *e, gckpti_block *b)
     e->bound.params = (gckpti_exec_param *)gckpti_carve(b, p->param_count, sizeof *e->bound.params);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(b, p->inputs, sizeof *e->feeds.inputs);
     e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, terms, sizeof *e->losses.terms);
-    e->recording.scales = (gckpt_loss_scale *)gckpti_carve(b, terms, sizeof *e->recording.scales);
+    gckpti_recording_tables(e, b);
     e->update.square_count = gckpti_exec_squares(e);
     gckpti_hash_tables(e, b);
     gckpti_picks_tables(e, b);

@@ -331,7 +331,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->on.team = team ? plan->threads : 1;
     e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
                             gckpti_picks_write_back(plan);
-    e->recording.possible = GCKPTI_RUNS_BACKENDS && gckpti_repeatable(e);
+    gckpti_recording_open(e);
     gckpti_ok(store);
     return e;
 }

@@ -332,6 +332,43 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 #define gckpti_run_portions(...)   ((void)0)
 #endif
 
+/* ---- run/recording.c: micro-batches, or parts of them, that the backend repeats ---- */
+#ifndef GCKPT_SMALL
+GCKPTI_FN void gckpti_recording_tables(gckpt_exec *e, gckpti_block *b);
+
+/* When all is bound: whether it may be asked to. */
+GCKPTI_FN void gckpti_recording_open(gckpt_exec *e);
+
+/* What it recorded holds no longer. */
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
+
+/* A run begins, to the step's end (whole) or a piece of it, in which nothing is asked. */
+GCKPTI_FN void gckpti_recording_ask(gckpt_exec *e, int whole);
+
+/* Before an instruction: 1: a micro-batch or a part begins here, and the backend has done all of
+ * it, as it recorded it; step.pc is behind it. 0: the instruction is to be run, and what begins
+ * with it recorded, unless a regulariser's gradient waits for a count: then it is not asked. */
+GCKPTI_FN int gckpti_repeat(gckpt_exec *e);
+
+GCKPTI_FN int gckpti_is_recording(const gckpt_exec *e);
+
+/* step.pc is behind what is recorded. */
+GCKPTI_FN int gckpti_recording_ends(const gckpt_exec *e);
+
+/* The end of what is recorded, if anything is. If the backend could not, nothing was done yet: it
+ * is run after all (step.pc), and the backend is asked no more. */
+GCKPTI_FN void gckpti_recorded(gckpt_exec *e);
+#else
+static inline void gckpti_recording_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+static inline void gckpti_recording_open(gckpt_exec *e) { (void)e; }
+static inline void gckpti_forget(const gckpt_exec *e) { (void)e; }
+static inline void gckpti_recording_ask(gckpt_exec *e, int whole) { (void)e, (void)whole; }
+static inline int gckpti_repeat(gckpt_exec *e) { return (void)e, 0; }
+static inline int gckpti_is_recording(const gckpt_exec *e) { return (void)e, 0; }
+static inline int gckpti_recording_ends(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_recorded(gckpt_exec *e) { (void)e; }
+#endif
+
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
@@ -414,8 +451,6 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
 /* run/backend.c */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);
 GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node);
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e);
-GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
 
 /* run/memory.c */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q);

@@ -265,7 +265,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     int left = GCKPTI_FLIGHTS;
     for (int i = 0; i < g->flights; i++)
         left = g->flight[i].due <= e->step.pc ? g->flights - 1 - i : left;
-    if (!e->recording.now) /* nothing is due within a part */
+    if (!gckpti_is_recording(e)) /* nothing is due within a part */
         gckpti_go_on(e, left);
     const int threads = e->on.runner.team || p->threads == 1; /* whose numbers are known */
     e->on.runner.between =

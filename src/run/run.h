@@ -106,7 +106,9 @@ struct gckpt_exec {
     gckpt_store *store;
     gckpt_exec_desc desc;
     struct {                   /* backend, open */
+#ifndef GCKPT_SMALL
         gckpt_backend backend; /* complete */
+#endif
         gckpti_binding binding;
         const void *kernels; /* of that instruction set, for the processor's backends */
         gckpti_runner runner;
@@ -158,6 +160,7 @@ struct gckpt_exec {
         unsigned char begun;       /* a parameter was changed, or the sums were divided */
         unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
+#ifndef GCKPT_SMALL
     struct {                      /* advance: micro-batches that the backend repeats, or parts */
         gckpt_loss_scale *scales; /* by term */
         unsigned char possible;   /* it may, */
@@ -165,6 +168,7 @@ struct gckpt_exec {
         unsigned char now;        /* it had none, and is told at this one's end */
         int from, end;            /* instructions of the part that was asked for last */
     } recording;
+#endif
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
         int moves, begins; /* the backend moves it; copies are begun, to be waited for later */
@@ -196,7 +200,11 @@ struct gckpt_exec {
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_WITH_BACKENDS ? &e->on.backend : &gckpti_backend_plain;
+#ifndef GCKPT_SMALL
+    return &e->on.backend;
+#else
+    return (void)e, &gckpti_backend_plain;
+#endif
 }
 
 enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };

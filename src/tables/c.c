@@ -102,14 +102,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
 }
 
 /* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
- * at most twice as large as where they have 4. */
+ * at most twice as large as where they have 4; the executor itself is as large as the device's
+ * compiler makes it, of multiples of 4, and aligned as a piece. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     const size_t times = sizeof(void *) < 8 ? 2 : 1;
     gckpt_plan constant = *p;
     constant.block = NULL; /* nobody copies it */
     gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
-    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+    const size_t rest = gckpti_exec_need(&constant, NULL, times) - times * sizeof(gckpt_exec);
+    gckpti_print(k, "#define %s_exec_bytes (sizeof(gckpt_exec) + %z)\n", name,
+                 rest + GCKPTI_ALIGN - 4);
 }
 
 /* The tensors, and the data of those that are constants. */

@@ -15,7 +15,7 @@ enum {
     plan_degrees = 1
 };
 #define plan_store_bytes 1775
-#define plan_exec_bytes 2111
+#define plan_exec_bytes (sizeof(gckpt_exec) + 891)
 static const gckpti_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
     { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
