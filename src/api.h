@@ -1087,12 +1087,11 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
- * NAME_exec_bytes (an expression with sizeof) are blocks that suffice on every machine for
- * gckpt_plan_params and an executor that nothing but memory is asked of (copy_feeds, say, takes
- * more: gckpt_exec_need). A user's op is printed as the variable its name says, which must be
- * declared by then, with the needs and flags it was planned with, and attributes as gckpt_apply
- * says. Mind desc.plain and the store's seed. E_ARG: it cannot be printed; an #error that says why
- * is printed instead. */
+ * NAME_exec_bytes (which uses sizeof) are blocks that suffice on every machine for a store of its
+ * parameters and an executor of which nothing but memory is asked (copy_feeds, say, takes more:
+ * gckpt_exec_need). A user's op is printed as the variable its name says, declared by then, with
+ * the needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and
+ * the store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled in beside the plan, and
