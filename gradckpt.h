@@ -57,9 +57,9 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2548
+ *     >>files     safetensors                                                                 2555
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            994
+ *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -30886,7 +30886,8 @@ typedef struct {
     const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
-GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
+/* To be read; a pipe is not waited for. */
+GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path);
 
 /* A gckpt_read_fn of a gckpti_file. */
 GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
@@ -32453,6 +32454,13 @@ GCKPTI_FN FILE *gckpti_file_open(const char *path)
 #endif
 }
 
+GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path)
+{
+    errno = 0;
+    file->f = gckpti_file_open(path);
+    gckpti_file_try(file, !file->f);
+}
+
 GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
@@ -32736,8 +32744,7 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
-    errno = 0;
-    file->f = gckpti_file_open(path);
+    gckpti_file_from(file, path);
     const int64_t size = gckpti_file_size(file->f);
     gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)
@@ -33857,9 +33864,7 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
         gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
         return NULL;
     }
-    errno = 0;
-    file.f = fopen(path, "rb");
-    gckpti_file_try(&file, !file.f);
+    gckpti_file_from(&file, path);
     if (file.f) {
         plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
         fclose(file.f);

@@ -40,7 +40,8 @@ typedef struct {
     const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
-GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
+/* To be read; a pipe is not waited for. */
+GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path);
 
 /* A gckpt_read_fn of a gckpti_file. */
 GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);

@@ -165,6 +165,7 @@ typedef struct {
 } gckpti_rank_save;
 #ifdef GCKPTI_ROOMS
 /* files/path.c */
+GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
 GCKPTI_FN FILE *gckpti_file_open(const char *path);
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
 GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like);

@@ -28,9 +28,7 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
         gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
         return NULL;
     }
-    errno = 0;
-    file.f = fopen(path, "rb");
-    gckpti_file_try(&file, !file.f);
+    gckpti_file_from(&file, path);
     if (file.f) {
         plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
         fclose(file.f);

@@ -654,6 +654,7 @@ static void test_links(void)
     CHECK(!symlink("real/p.plan", "p.plan") && gckpt_plan_save(t.plan, "p.plan") == GCKPT_OK);
     CHECK(kind_of("p.plan") == S_IFLNK && kind_of("real/p.plan") == S_IFREG);
     CHECK(!mkfifo("fifo", 0600) && gckpt_plan_save(t.plan, "fifo") == GCKPT_E_FILE);
+    CHECK(!gckpt_plan_load(t.graph, "fifo", NULL)); /* nor waited for */
     training_free(&t);
     /* what is no regular file is left as it is */
     CHECK(gckpt_store_save(s, "fifo") == GCKPT_E_FILE && kind_of("fifo") == S_IFIFO);
