@@ -3,6 +3,8 @@
  * needed and no kernel runs: memory is addresses that nobody touches, a launch a line of a list.
  *
  *     make build/launches && build/launches [ROWS [LARGE [SMALL]]]
+ *     build/launches others     a step of ResNet-18 and of a GRU: parameters, launches, copies to the host;
+ *                                1: one before the last update
  *
  * ROWS of 1024 tokens (16) are a micro-batch. The model: a launch takes 1.5 us and the longest of
  *     bytes / 3.35 TB/s          each operand of it once
@@ -217,6 +219,126 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
     return t;
 }
 
+/* ---- whole networks: does a step go to the host before its last update? ---- */
+gckpt_graph *graph;
+int named; /* parameters */
+
+gckpt_tensor *weight(gckpt_shape shape)
+{
+    char name[16];
+    snprintf(name, sizeof name, "w%d", named++);
+    return gckpt_param(graph, name, shape, gckpt_init{ 0.02f, 0, 0 });
+}
+
+gckpt_tensor *convolved(gckpt_tensor *x, int64_t size, int64_t to, int stride, bool then_relu)
+{
+    const int around = (int)size / 2;
+    gckpt_window w = {};
+    w.stride[0] = w.stride[1] = stride, w.padding[0] = w.padding[1] = around;
+    const gckpt_shape c = gckpt_shape1(to);
+    gckpt_tensor *y = gckpt_conv2d(x, weight(gckpt_shape4(size, size, x->shape.d[3], to)), NULL, &w), *of[2];
+    gckpt_tensor *gain = weight(c), *bias = weight(c);
+    for (gckpt_tensor *&running : of) {
+        char name[16];
+        snprintf(name, sizeof name, "r%d", named++);
+        running = gckpt_running(graph, name, c, gckpt_init{ 0, 0, &running == of ? 0.0f : 1.0f }, 0.1f);
+    }
+    y = gckpt_batchnorm(y, gain, bias, of[0], of[1]);
+    return then_relu ? gckpt_relu(y) : y;
+}
+
+/* He 2015, table 1, 18 layers: blocks of two convolutions of 3 x 3, shortcuts of 1 x 1 where a stage begins. */
+gckpt_tensor *resnet18(gckpt_tensor *pixels)
+{
+    gckpt_window pool = {};
+    pool.size[0] = pool.size[1] = 3, pool.stride[0] = pool.stride[1] = 2, pool.padding[0] = pool.padding[1] = 1;
+    gckpt_tensor *x = gckpt_max_pool(convolved(gckpt_from_u8(pixels, 1.0f / 64, -2), 7, 64, 2, true), &pool);
+    for (int block = 0; block < 8; block++) {
+        const int64_t to = 64 << block / 2;
+        const int stride = block && block % 2 == 0 ? 2 : 1;
+        gckpt_tensor *y = convolved(convolved(x, 3, to, stride, true), 3, to, 1, false);
+        x = gckpt_relu(gckpt_add(y, stride == 1 ? x : convolved(x, 1, to, stride, false)));
+    }
+    return gckpt_linear(gckpt_global_average_pool(x), weight(gckpt_shape2(512, 1000)), weight(gckpt_shape1(1000)));
+}
+
+/* Two layers of 512 units over embedded tokens, then the classes of the last step. */
+gckpt_tensor *gru(gckpt_tensor *tokens)
+{
+    gckpt_tensor *x = gckpt_embed(weight(gckpt_shape2(10000, 256)), tokens);
+    for (int layer = 0; layer < 2; layer++)
+        x = gckpt_gru(x, weight(gckpt_shape2(x->shape.d[2], 3 * 512)), weight(gckpt_shape1(3 * 512)), weight(gckpt_shape2(512, 3 * 512)),
+                      weight(gckpt_shape1(3 * 512)), NULL);
+    return gckpt_linear(gckpt_max(x, 1), weight(gckpt_shape2(512, 1000)), NULL);
+}
+
+long outs, within; /* copies to the host: in this step, and those of them before its last update */
+const gckpt_backend *device;
+void watched_out(void *context, void *host_memory, const void *from, size_t n)
+{
+    outs++;
+    device->copy_out(context, host_memory, from, n);
+}
+void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    within = pass->update ? outs : within;
+    device->update(call, pass);
+}
+
+/* A step of two micro-batches: what is counted of it, as a row of a table. False: the host is in it. */
+bool count_of(const char *name, gckpt_tensor *(*build)(gckpt_tensor *), gckpt_type type, gckpt_shape shape, gckpt_precision precision)
+{
+    gckpt_backend watched = *device;
+    watched.copy_out = watched_out, watched.update = watched_update;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = graph = gckpt_graph_new(s, NULL);
+    named = 0;
+    gckpt_tensor *in = gckpt_input(g, "x", type, shape), *to = gckpt_input(g, "to", GCKPT_I32, gckpt_shape1(shape.d[0]));
+    gckpt_term term = { gckpt_cross_entropy(build(in), to), 1, 0 };
+    const int64_t rows = 2 * shape.d[0];
+    gckpt_plan_desc d = {};
+    d.batch = rows, d.precision = precision, d.backend = &watched;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec_desc how = {};
+    how.backend = &watched;
+    gckpt_exec *e = p ? gckpt_exec_new(p, s, &how) : NULL;
+    std::vector<unsigned char> fed((size_t)(2 * gckpti_elements(&shape)) * (type == GCKPT_U8 ? 1 : 4));
+    std::vector<int32_t> wanted((size_t)rows);
+    gckpt_feed feeds[2] = { { gckpt_id(in), fed.data() }, { gckpt_id(to), wanted.data() } };
+    gckpt_hyper adamw = {};
+    adamw.lr = 1e-4f;
+    tally::untouched = GCKPTI_CANARY_BYTE;
+    tally::tokens = rows;
+    tally::launches.clear();
+    outs = within = 0;
+    if (!e || gckpt_step(e, feeds, 2, rows, &adamw, NULL) != GCKPT_OK) {
+        fprintf(stderr, "launches: %s\n", gckpt_error_text(e ? (void *)e : p ? (void *)s : (void *)g));
+        exit(1);
+    }
+    int64_t parameters = 0;
+    gckpt_parameter q;
+    for (int i = 0; i < gckpt_store_count(s); i++)
+        parameters += gckpt_store_peek(s, i, &q) == GCKPT_OK && q.name[0] == 'w' ? q.elements : 0;
+    printf("| %s | %lld | %zu | %ld | %ld |\n", name, (long long)parameters, tally::launches.size(), within, outs - within);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return within == 0;
+}
+
+int count_others()
+{
+    printf("| a step of two micro-batches | parameters | launches | copies to the host before the last update | after it |\n|---|--:|--:|--:|--:|\n");
+    bool none = true;
+    for (int fast = 0; fast < 2; fast++) {
+        const gckpt_precision precision = fast ? GCKPT_BF16_FAST : GCKPT_FP32;
+        none &= count_of(fast ? "ResNet-18, bf16 fast" : "ResNet-18, 32 images of 224 x 224", resnet18, GCKPT_U8, gckpt_shape4(32, 224, 224, 3), precision);
+        none &= count_of(fast ? "GRU, bf16 fast" : "GRU of two layers, 64 rows of 128 tokens", gru, GCKPT_I32, gckpt_shape2(64, 128), precision);
+    }
+    return none ? 0 : 1;
+}
+
 void print(const char *what, const Table &t)
 {
     Row all = {};
@@ -237,6 +359,7 @@ int main(int argc, char **argv)
 {
     const char *error;
     int rows = argc > 1 ? atoi(argv[1]) : 16;
+    const bool others = argc > 1 && !strcmp(argv[1], "others");
     of_large = argc > 2 ? atof(argv[2]) : of_large;
     of_small = argc > 3 ? atof(argv[3]) : of_small;
     const gckpt_backend *gpu = gckpt_cuda_backend(0, &error);
@@ -244,6 +367,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "launches: %s\n", error);
         return 1;
     }
+    device = gpu;
+    if (others)
+        return count_others();
     /* what one more micro-batch adds, and what is left of a step without any */
     Table one = step_of(gpu, rows, 1), two = step_of(gpu, rows, 2);
     double micro = 0, update = 0;

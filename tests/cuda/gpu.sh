@@ -90,8 +90,12 @@ stage()
     build)
         capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1 | tr -d .)
         say "## Built"
-        [ "$ON" = shim ] && part "make shim-programs" $STAGE make -s shim-programs ||
-            part "make gpu-programs" $STAGE make -s -j"${JOBS:-16}" gpu-programs ${capability:+CUDA_ARCHS="$capability"} ;;
+        if [ "$ON" = shim ]; then
+            part "make shim-programs" $STAGE make -s shim-programs
+            part "A step of ResNet-18, of a GRU: copies to the host" 60 $B/launches others
+        else
+            part "make gpu-programs" $STAGE make -s -j"${JOBS:-16}" gpu-programs ${capability:+CUDA_ARCHS="$capability"}
+        fi ;;
     right)
         say "## Right: the same bits as on the processor"
         for test in tests/cuda/test_cuda.c tests/cuda/cuda_*.c; do
