@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               625
+ *     >>device    streams, memory, errors, launching, recordings                               618
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4266
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4147
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, classes, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            308
+ *     >>backend   which kernels there are, the self-test, the table                            303
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -212,10 +212,10 @@ void flush(Device *d); /* launches what only waits for more of its kind (between
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more: of
- * what waits. */
+ * what waits. It stands for the device. */
 struct Hold {
     Device *d;
-    explicit Hold(Device *device, bool more = false) : d(device)
+    explicit Hold(void *device, bool more = false) : d((Device *)device)
     {
         d->lock.lock();
         cudaSetDevice(d->number);
@@ -224,6 +224,8 @@ struct Hold {
             flush(d);
     }
     ~Hold() { d->lock.unlock(); }
+    operator Device *() const { return d; }
+    Device *operator->() const { return d; }
 };
 
 /* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
@@ -246,6 +248,9 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* A thread for each of n items, or a warp for each row. */
+#define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
+#define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* With more shared memory than a kernel may have unless it is asked for. */
 #define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
@@ -368,8 +373,7 @@ thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
     (void)alignment; /* 256 bytes at least */
@@ -437,8 +441,7 @@ void settle(Device *d, const char *what)
 
 void release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFree(memory), "cudaFree");
@@ -447,8 +450,7 @@ void release(void *context, void *memory, size_t bytes)
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
@@ -473,8 +475,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 /* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (!unrecordable(d))
         check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
@@ -485,16 +486,14 @@ void copy_out(void *context, void *host, const void *from, size_t bytes)
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
     d->busy = 1;
 }
 
 const char *finish(void *context)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     settle(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
@@ -502,8 +501,7 @@ const char *finish(void *context)
 /* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     no_room[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
@@ -519,8 +517,7 @@ void *host_get(void *context, size_t bytes)
 
 void host_release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFreeHost(memory), "cudaFreeHost");
@@ -528,8 +525,7 @@ void host_release(void *context, void *memory, size_t bytes)
 
 void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_begin(d, &d->moves);
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
@@ -540,8 +536,7 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 
 void join_but(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->moves, later);
 }
 
@@ -550,8 +545,7 @@ void join(void *context) { join_but(context, 0); }
 /* ---- what goes from rank to rank ---- */
 void *beside(void *context, int on)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (on)
         side_begin(d, &d->ranks);
     else
@@ -562,8 +556,7 @@ void *beside(void *context, int on)
 
 void rejoin(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->ranks, later);
 }
 
@@ -1342,25 +1335,44 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 
 /* >>exact/curves */
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
- * where the slope needs it. */
-template <float (*F)(float)> struct Value {
-    static constexpr int READS = READS_A;
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
-};
-
-template <float (*SLOPE)(float), void (*PUT)(float *, float, float, int)> struct Slope {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+ * where the slope needs it. o: the N attributes that these take. */
+template <auto F, int N = 0> struct Value {
+    static constexpr int READS = READS_A, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float x, float, int) const
     {
-        PUT(d, g, SLOPE(at), accumulate);
+        if constexpr (N > 0)
+            *d = F(x, o);
+        else
+            *d = F(x);
     }
 };
 
-/* A first input's gradient from grad_out and `at`. */
-template <class F> void map_back(const gckpt_call *call, F f, const float *at)
+template <auto SLOPE, void (*PUT)(float *, float, float, int), int N = 0> struct Slope {
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        if constexpr (N > 0)
+            PUT(d, g, SLOPE(at, o), accumulate);
+        else
+            PUT(d, g, SLOPE(at), accumulate);
+    }
+};
+
+template <class F> F by_attributes(const gckpt_call *call)
 {
-    map(call, f, at, call->grad_out, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    F f = {};
+    for (int i = 0; i < F::ATTRIBUTES; i++)
+        f.o[i] = ((const float *)call->attributes)[i];
+    return f;
+}
+
+/* x's gradient from a and b, which lie as it does. */
+template <class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
+{
+    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
 }
 
 template <class F> void map_forward(const gckpt_call *call, F f)
@@ -1368,12 +1380,17 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE(name, rule, at)                                                                      \
-    void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
+#define CURVE_BY(name, n, value, slope, rule, at)                                                  \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map_forward(call, by_attributes<Value<value, n>>(call));                                   \
+    }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
+        map_gradient(call, call->in[0], by_attributes<Slope<slope, gckpti_put_##rule, n>>(call),   \
+                     at, call->grad_out);                                                          \
     }
+#define CURVE(name, rule, at) CURVE_BY(name, 0, gckpti_##name, gckpti_##name##_slope, rule, at)
 CURVE(relu, passed, call->out)
 CURVE(gelu, product, call->in[0].data)
 CURVE(gelu_erf, product, call->in[0].data)
@@ -1388,13 +1405,10 @@ CURVE(reciprocal, product, call->out)
 CURVE(softplus, product, call->out)
 CURVE(sin, product, call->in[0].data)
 CURVE(cos, product, call->in[0].data)
+CURVE_BY(clamp, 2, gckpti_value_clamp, gckpti_slope_clamp, passed, call->in[0].data)
+CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, product, call->out)
 #undef CURVE
-
-struct Power {
-    static constexpr int READS = READS_A;
-    float e;
-    __device__ void operator()(float *d, float x, float, int) const { *d = gckpti_power(x, e); }
-};
+#undef CURVE_BY
 
 struct PowerGradient {
     static constexpr int READS = READS_BOTH;
@@ -1410,49 +1424,14 @@ struct PowerGradient {
 
 void pow_forward(const gckpt_call *call)
 {
-    Power f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
 }
 
 void pow_backward(const gckpt_call *call)
 {
-    PowerGradient f = { *(const float *)call->attributes };
-    map_back(call, f, call->in[0].data);
+    const PowerGradient f = { *(const float *)call->attributes };
+    map_gradient(call, call->in[0], f, call->in[0].data, call->grad_out);
 }
-
-/* Those with N attributes. */
-template <int N, float (*F)(float, const float *)> struct ValueBy {
-    static constexpr int READS = READS_A;
-    float o[N];
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
-};
-
-template <int N, float (*SLOPE)(float, const float *), void (*PUT)(float *, float, float, int)>
-struct SlopeBy {
-    static constexpr int READS = READS_BOTH;
-    float o[N];
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
-    {
-        PUT(d, g, SLOPE(at, o), accumulate);
-    }
-};
-
-#define CURVE_BY(name, n, rule, at)                                                                \
-    void name##_forward(const gckpt_call *call)                                                    \
-    {                                                                                              \
-        ValueBy<n, gckpti_value_##name> f;                                                         \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_forward(call, f);                                                                      \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        SlopeBy<n, gckpti_slope_##name, gckpti_put_##rule> f;                                      \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_back(call, f, at);                                                                     \
-    }
-CURVE_BY(clamp, 2, passed, call->in[0].data)
-CURVE_BY(leaky_relu, 1, product, call->out)
-#undef CURVE_BY
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1470,8 +1449,7 @@ void from_u8_forward(const gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
-        n);
+    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
 
 template <void (*PUT)(float *, float, float, int)> struct Scale {
@@ -1492,8 +1470,7 @@ void scale_forward(const gckpt_call *call)
 void scale_backward(const gckpt_call *call)
 {
     Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    map_gradient(call, call->in[0], f, call->grad_out, NULL);
 }
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
@@ -1538,9 +1515,9 @@ void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumula
     float p = *(const float *)call->attributes;
     Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
     if (y && wide(x, y))
-        RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<4>, (n + 3) / 4, o, x, y, n, accumulate);
     else if (y)
-        RUN(call, dropout_kernel<1>, blocks_for(n, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<1>, n, o, x, y, n, accumulate);
 }
 
 void dropout_forward(const gckpt_call *call)
@@ -1738,25 +1715,18 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
         for (int k = 1; k < x.n; k++)
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+#define COMBINE(N, I)                                                                              \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, own, n / N,     \
+             accumulate)
     if (four && small(x))
-        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
-            b, own, n / 4, accumulate);
+        COMBINE(4, uint32_t);
     else if (four)
-        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
-            own, n / 4, accumulate);
+        COMBINE(4, int64_t);
     else if (small(x))
-        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
-            b, own, n, accumulate);
+        COMBINE(1, uint32_t);
     else
-        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
-}
-
-void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
-             const float *b, float by, int accumulate)
-{
-    Pair f = { op, by };
-    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
+        COMBINE(1, int64_t);
+#undef COMBINE
 }
 
 /* >>exact/sums */
@@ -1764,13 +1734,13 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
  * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
  * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
-    Axes<I> column, row;
-    int64_t columns, rows;
     Rule rule;
     const float *g, *other, *own;
     float sign, divide;
     float *sum, *low;
     int accumulate;
+    Axes<I> column, row; /* which sums() fills in, as their numbers */
+    int64_t columns, rows;
 };
 
 template <class I, bool RULED>
@@ -1870,18 +1840,17 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.rule, s.g,
-                  s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate };
+    Sums<I> t = { s.rule, s.g, s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate,
+                  axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows };
     bool along = s.row.n && s.row.step[0][0] == 1;
     if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
-        RUN(call, (sums_by_thread_kernel<I, RULED>), blocks_for(s.columns, 256), 256, 0, t);
+        RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
         RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
             32 * SUM_WARPS, 0, t, along);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other): fills in what of s says
- * where things lie. */
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;
@@ -1909,17 +1878,15 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), op, call->out, in[0].data, in[1].data, 1.0f, 0);
+    combine(call, broadcast_axes(call, 1), Pair{ op, 1.0f }, call->out, in[0].data, in[1].data,
+            NULL, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
-                        Rule rule = NO_RULE)
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
-    const Scale<gckpti_put_product> by = { sign };
-    const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
@@ -1927,48 +1894,32 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
-             { {}, {}, 1, 1, rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low,
-               in->accumulate });
+             { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
     } else if (rule) {
-        combine(call, x, f, in->grad, call->grad_out, other, own, in->accumulate);
+        combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
+                in->accumulate);
     } else if (other) {
-        combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
+        combine(call, x, Pair{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
     } else {
-        map(call, by, call->grad_out, NULL, in->grad, gckpti_elements(&call->shape),
-            in->accumulate);
+        map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
 }
 
-void add_forward(const gckpt_call *call) { broadcast_forward(call, ADD); }
-void sub_forward(const gckpt_call *call) { broadcast_forward(call, SUB); }
-void mul_forward(const gckpt_call *call) { broadcast_forward(call, MUL); }
-void add_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, 1.0f, NULL);
-}
-void sub_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, -1.0f, NULL);
-}
-void mul_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data);
-}
-
-void div_forward(const gckpt_call *call) { broadcast_forward(call, DIVIDE); }
-void maximum_forward(const gckpt_call *call) { broadcast_forward(call, MAXIMUM); }
-void minimum_forward(const gckpt_call *call) { broadcast_forward(call, MINIMUM); }
-void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data, first);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data, second);
-}
-void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
-void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
-void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
+/* The second's gradient is by `sign`; other: gradients need the other input, and go by rules. */
+#define PAIRED(name, op, sign, other, first, second)                                               \
+    void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        broadcast_gradient(call, 0, 1.0f, other ? call->in[1].data : NULL, first);                 \
+        broadcast_gradient(call, 1, sign, other ? call->in[0].data : NULL, second);                \
+    }
+PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
+PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
+PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
+PAIRED(div, DIVIDE, 1.0f, true, ABOVE, BELOW)
+PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
+PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
+#undef PAIRED
 
 /* a, or else own, where a condition holds, or where it does not. */
 struct Choice {
@@ -2000,7 +1951,7 @@ void where_forward(const gckpt_call *call)
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
         swap_steps(&all, 1, 2);
-        combine(call, all, ADD, call->out, own, NULL, -0.0f, 0);
+        combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
         own = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
@@ -2023,21 +1974,25 @@ void where_backward(const gckpt_call *call)
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
                int accumulate)
 {
-    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+    combine(call, x, Pair{ DIVIDE, by }, d, s, NULL, NULL, accumulate);
 }
 
-/* As gckpti_put_blocks. */
-void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
-                 int64_t blocks, int64_t n, int accumulate)
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+/* d = s, or d += s, one of which is the part (put: d) of what its address is of. */
+void copy_part(const gckpt_call *call, const Part &p, bool put, float *d, const float *s,
+               int accumulate)
 {
     gckpti_walk w;
     gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, n, 1, 1);
-    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    gckpti_walk_axis(&w, p.n, 1, 1);
+    gckpti_walk_axis(&w, p.blocks, put ? p.whole : p.n, put ? p.n : p.whole);
     Axes<int64_t> x = axes_of(&w);
     swap_steps(&x, 0, 1);
     swap_steps(&x, 1, 2);
-    copy_axes(call, x, d, s, 1.0f, accumulate);
+    copy_axes(call, x, d + (put ? p.begin : 0), s + (put ? 0 : p.begin), 1.0f, accumulate);
 }
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
@@ -2122,10 +2077,6 @@ void permute_backward(const gckpt_call *call)
         transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
 }
 
-struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
-    int64_t blocks, whole, begin, n;
-};
-
 Part slice_part(const gckpt_call *call)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
@@ -2138,8 +2089,7 @@ Part slice_part(const gckpt_call *call)
 
 void slice_forward(const gckpt_call *call)
 {
-    Part p = slice_part(call);
-    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+    copy_part(call, slice_part(call), false, call->out, call->in[0].data, 0);
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -2163,13 +2113,12 @@ void spread(const gckpt_call *call, const Part &p, float *d, const float *s, flo
     int64_t n = p.blocks * p.whole;
     bool narrow = n < GCKPT_CUDA_WIDE;
     bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four)
-        RUN(call, (spread_kernel<4, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<4, uint32_t>), n / 4, p, d, s, value);
     else if (narrow)
-        RUN(call, (spread_kernel<1, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint32_t>), n, p, d, s, value);
     else
-        RUN(call, (spread_kernel<1, uint64_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
 }
 
 void slice_backward(const gckpt_call *call)
@@ -2177,7 +2126,7 @@ void slice_backward(const gckpt_call *call)
     Part p = slice_part(call);
     float *d = call->in[0].grad;
     if (d && call->in[0].accumulate)
-        copy_blocks(call, d + p.begin, p.whole, call->grad_out, p.n, p.blocks, p.n, 1);
+        copy_part(call, p, true, d, call->grad_out, 1);
     else if (d)
         spread(call, p, d, call->grad_out, 0.0f);
 }
@@ -2199,37 +2148,28 @@ void pad_forward(const gckpt_call *call)
 
 void pad_backward(const gckpt_call *call)
 {
-    Part p = pad_part(call);
     if (call->in[0].grad)
-        copy_blocks(call, call->in[0].grad, p.n, call->grad_out + p.begin, p.whole, p.blocks, p.n,
-                    call->in[0].accumulate);
+        copy_part(call, pad_part(call), false, call->in[0].grad, call->grad_out,
+                  call->in[0].accumulate);
 }
 
-void concat_forward(const gckpt_call *call)
+void concat_by(const gckpt_call *call, bool backward)
 {
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    float *o = call->out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
-        o += n;
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    Part p = { all.outer, all.size * all.inner, 0, 0 };
+    for (int i = 0; i < call->inputs; i++, p.begin += p.n) {
+        const gckpt_arg *x = &call->in[i];
+        p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
+        if (!backward)
+            copy_part(call, p, true, call->out, x->data, 0);
+        else if (x->grad)
+            copy_part(call, p, false, x->grad, call->grad_out, x->accumulate);
     }
 }
 
-void concat_backward(const gckpt_call *call)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    const float *g = call->grad_out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        if (call->in[i].grad)
-            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
-                        call->in[i].accumulate);
-        g += n;
-    }
-}
+void concat_forward(const gckpt_call *call) { concat_by(call, false); }
+void concat_backward(const gckpt_call *call) { concat_by(call, true); }
 
 /* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
@@ -2324,7 +2264,18 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divide);
     else
-        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
+        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
+}
+
+/* Of what is reduced, in its order: places in it as 0, in the result as 1. */
+Axes<int64_t> reduced_axes(const gckpti_axis_split &v)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    return axes_of(&w);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -2333,31 +2284,20 @@ void reduce_forward(const gckpt_call *call, bool mean)
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     float divide = mean ? (float)v.size : 1.0f;
-    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+    if (axis == -1 || axis == call->in[0].shape.n - 1)
         row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
-        return;
-    }
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    sums(call, axes_of(&w),
-         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+    else
+        sums(call, reduced_axes(v),
+             { NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
 
 /* Each element of an axis gets what its sum, or mean, got. */
 void reduce_backward(const gckpt_call *call, bool mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
-                  call->in[0].accumulate);
+        copy_axes(call, reduced_axes(v), call->in[0].grad, call->grad_out,
+                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -2423,11 +2363,9 @@ void greatest(const gckpt_call *call, float *out, void *number)
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN(call, greatest_row_kernel, blocks_for(n * 32, 256), 256, 0, x, out, (int32_t *)number,
-            v.size, n);
+        RUN_ROWS(call, greatest_row_kernel, n, x, out, (int32_t *)number, v.size, n);
     else
-        RUN(call, greatest_kernel, blocks_for(n, 256), 256, 0, x, out, (int32_t *)number, v.size,
-            v.inner, n);
+        RUN_EACH(call, greatest_kernel, n, x, out, (int32_t *)number, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
@@ -2448,8 +2386,8 @@ void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (call->in[0].grad)
-        RUN(call, max_backward_kernel, blocks_for(v.outer * v.size * v.inner, 256), 256, 0, v,
-            call->in[0].grad, call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+        RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
+                 call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
 }
 
 /* >>exact/upsample */
@@ -2530,16 +2468,15 @@ Image image_of(const gckpt_call *call)
 void upsample_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call), call->in[0].data,
-        call->out, n);
+    RUN_EACH(call, upsample_forward_kernel, n, image_of(call), call->in[0].data, call->out, n);
 }
 
 void upsample_backward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->in[0].shape);
     if (call->in[0].grad)
-        RUN(call, upsample_backward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
-            call->in[0].grad, call->grad_out, n, call->in[0].accumulate);
+        RUN_EACH(call, upsample_backward_kernel, n, image_of(call), call->in[0].grad,
+                 call->grad_out, n, call->in[0].accumulate);
 }
 #endif
 
@@ -2555,8 +2492,8 @@ __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t 
 void cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    RUN(call, cache_kernel, blocks_for(all, 256), 256, 0, call->in[0], call->out, call->out_bf16, n,
-        all, c, call->shape.d[1] * c, moment_of(call));
+    RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
+             call->shape.d[1] * c, moment_of(call));
 }
 
 /* What turns pairs: frequency i is ratio^i times the first, or as listed. */
@@ -2639,17 +2576,17 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
                  o->turned ? o->scale : 1.0f, direction, { 0 } };
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
-        call->training ? NULL : moment_of(call), by, t, (int)half);
+    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
+             call->training ? NULL : moment_of(call), by, t, (int)half);
     if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
-        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
-            (int)half / 4, (int)d, accumulate);
+        RUN_EACH(call, rotary_kernel<4>, n / 4, x, y, table, n / 4, t, o->heads, (int)half / 4,
+                 (int)d, accumulate);
     else
-        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
-            (int)half, (int)d, accumulate);
+        RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
+                 accumulate);
     if (turned < d && (x != y || accumulate))
-        RUN(call, rotary_rest_kernel, blocks_for(all * (d - turned), 256), 256, 0, x, y,
-            all * (d - turned), (int)d, (int)turned, accumulate);
+        RUN_EACH(call, rotary_rest_kernel, all * (d - turned), x, y, all * (d - turned), (int)d,
+                 (int)turned, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)
@@ -2742,9 +2679,7 @@ struct LossScale {
 
 void sum_loss_backward(const gckpt_call *call)
 {
-    LossScale f = { moment_of(call) };
-    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
-        call->in[0].accumulate);
+    map_gradient(call, call->in[0], LossScale{ moment_of(call) }, NULL, NULL);
 }
 
 struct Difference {
@@ -2760,10 +2695,8 @@ struct Difference {
 void mean_squared_error_backward(const gckpt_call *call)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
-    int64_t n = gckpti_elements(&call->in[0].shape);
-    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
-    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
-    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+    map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
+    map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
 }
 
 /* ---- losses of elements that may have weights ---- */
@@ -2795,9 +2728,7 @@ struct ByLossScale {
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    ByLossScale f = { moment_of(call) };
-    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
-        call->in[2].accumulate);
+    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
 }
 
 void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
@@ -2812,8 +2743,8 @@ void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share;
     if (x->grad || y->grad)
-        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
-            moment_of(call), n, x->accumulate, y->accumulate);
+        RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
+                 x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
@@ -3434,11 +3365,19 @@ struct RowTerms {
     }
 };
 
-void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
+Sum sum_of(const gckpt_arg &x) { return { x.grad, x.low, x.accumulate }; }
+
+/* i 0: there is none. */
+Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
+
+template <class T>
+void column_sums(const gckpt_call *call, const T &of, Sum first, Sum second, int64_t rows,
+                 int64_t n, int64_t images = 1)
 {
-    if (bias->grad)
-        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
-            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+    const int64_t blocks = (n + NORM_COLUMNS - 1) / NORM_COLUMNS * images;
+    if (first.at || second.at)
+        RUN(call, column_sums_kernel<T>, dim3((unsigned)blocks), 256, 0, of, first, second, rows,
+            n);
 }
 
 /* The third input's, of all rows of g. */
@@ -3446,7 +3385,7 @@ void bias_gradient(const gckpt_call *call)
 {
     const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
     if (call->inputs == 3)
-        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
+        column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
@@ -3747,7 +3686,7 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         windows_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
+        RUN_EACH(call, windows_each_kernel, s.m * s.all, s);
     else
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
@@ -3826,11 +3765,11 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->data, call->out, (uint16_t *)call->aux, n);
+        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
+                 (uint16_t *)call->aux, n);
     else if (x->grad)
-        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->grad, call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
+                 call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
 void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
@@ -3857,27 +3796,21 @@ Taken taken_of(const gckpt_call *call)
 }
 
 /* embed, gather: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
-                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+__global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
+                                     int64_t n)
 {
-    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         const float *from = table + index[r] * n;
-        for (int64_t i = lane; i < n; i += 32) {
-            if (out)
-                out[r * n + i] = from[i];
-            else
-                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
-        }
+        for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+            put_at(out, r * n + i, from[i]);
     }
 }
 
 void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        taken_of(call), call->out, call->out_bf16, rows, n);
+    RUN_ROWS(call, embed_forward_kernel, rows, call->in[0].data, taken_of(call), out_of(call), rows,
+             n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -3966,13 +3899,12 @@ void embed_backward(const gckpt_call *call)
     if (!d)
         return;
     Lists l = lists_of(call, table, rows);
-    dim3 grid = blocks_for(rows, 256);
     fill(call, l.count, 0, table + 1);
-    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
-    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
-    grid = blocks_for(table, 1);
+    RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_begin_kernel, table, l, table);
+    RUN_EACH(call, lists_fill_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
+    dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
@@ -3995,7 +3927,9 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Exponentials are computed twice rather than stored and read. y may be x. */
+/* Exponentials are computed twice rather than stored and read. LOG: classes in one step, as
+ * gckpti_online takes them. y may be x. */
+template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -4004,95 +3938,53 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
         float max = -INFINITY, sum = 0.0f;
         for (int64_t i = lane; i < n; i += 32)
             max = from[i] > max ? from[i] : max;
-        max = gckpti_shift(warp_max(max));
+        max = warp_max(max);
+        const float shift = gckpti_shift(max);
         for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - max);
+            sum += gckpti_exp(from[i] - shift);
         sum = warp_sum(sum);
+        max = LOG ? max : shift;
         gckpti_softmax_end(&max, &sum);
+        sum = LOG ? gckpti_log(sum) : sum;
         for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = gckpti_exp(from[i] - max) / sum;
+            y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
     }
 }
 
-void softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
 /* d may be g: an element is read last by the lane that writes it. */
+template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        float dot = 0.0f;
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            dot = gckpti_fma(g[i], y[i], dot);
-        dot = warp_sum(dot);
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put_product(&d[i], y[i], g[i] - dot, accumulate);
-    }
-}
-
-void softmax_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
-}
-
-/* Classes in one step, as gckpti_online takes them. y may be x. */
-__global__ void log_softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float max = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane; i < n; i += 32)
-            max = from[i] > max ? from[i] : max;
-        max = warp_max(max);
-        for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - gckpti_shift(max));
-        sum = warp_sum(sum);
-        gckpti_softmax_end(&max, &sum);
-        sum = gckpti_log(sum);
-        for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = from[i] - max - sum;
-    }
-}
-
-void log_softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, log_softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
-/* d may be g. */
-__global__ void log_softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
-                                            int64_t n, int accumulate)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            sum += g[i];
+            sum = LOG ? sum + g[i] : gckpti_fma(g[i], y[i], sum);
         sum = warp_sum(sum);
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            if (LOG)
+                gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            else
+                gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
     }
 }
 
-void log_softmax_backward(const gckpt_call *call)
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, log_softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+    const gckpt_arg *x = &call->in[0];
+    if (!backward)
+        RUN_ROWS(call, softmax_forward_kernel<LOG>, rows, x->data, call->out, rows, n);
+    else if (x->grad)
+        RUN_ROWS(call, softmax_backward_kernel<LOG>, rows, call->out, call->grad_out, x->grad, rows,
+                 n, x->accumulate);
 }
+
+void softmax_forward(const gckpt_call *call) { softmax_by<false>(call, false); }
+void softmax_backward(const gckpt_call *call) { softmax_by<false>(call, true); }
+void log_softmax_forward(const gckpt_call *call) { softmax_by<true>(call, false); }
+void log_softmax_backward(const gckpt_call *call) { softmax_by<true>(call, true); }
 
 /* >>exact/norms */
 /* The mean of x - c over a row. */
@@ -4122,11 +4014,8 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
         }
         float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
-            float d = gckpti_centered(from[i], c, mean), h = d * rstd;
-            out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
-                             : gain       ? h * gain[i]
-                             : bias       ? gckpti_fma(d, rstd, bias[i])
-                                          : h;
+            const float d = gckpti_centered(from[i], c, mean);
+            out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
         }
         if (aux && center && lane < 3)
             aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
@@ -4139,9 +4028,9 @@ void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
-        gckpti_norm_epsilon(o), call->in[0].data, o->gain ? call->in[o->gain].data : NULL,
-        o->bias ? call->in[o->bias].data : NULL, call->out, (float *)call->aux, rows, n);
+    RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), call->in[0].data,
+             o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL,
+             call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */
@@ -4202,18 +4091,15 @@ void layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *x = &call->in[0], *of_gain = &call->in[o->gain], *of_bias = &call->in[o->bias];
+    const gckpt_arg *x = &call->in[0];
     const float *aux = (const float *)call->aux;
-    Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
-    Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
-    if (gain.at || bias.at)
-        RUN(call, column_sums_kernel<NormTerms>,
-            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
-            rows, n);
+    const Sum gain = sum_of(call, o->gain);
+    column_sums(call, NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n },
+                gain, sum_of(call, o->bias), rows, n);
     if (x->grad)
-        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
-            o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data,
+                 o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
+                 x->accumulate);
 }
 
 void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
@@ -4326,17 +4212,14 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
 template <bool BACK>
 void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
 {
-    const ChannelTerms<BACK> of = { s, squares };
-    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
-        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
-        s.places, s.channels);
+    column_sums(call, ChannelTerms<BACK>{ s, squares }, Sum{ sums }, Sum{ more }, s.places,
+                s.channels, s.images);
 }
 
 void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
-        gain, from, to);
+    RUN_ROWS(call, channel_level_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
@@ -4354,15 +4237,6 @@ struct ImageTerms {
             term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
     }
 };
-
-void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
-                 int second)
-{
-    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
-    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
-        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
-        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
-}
 
 void groupnorm_forward(const gckpt_call *call)
 {
@@ -4387,15 +4261,15 @@ void groupnorm_backward(const gckpt_call *call)
     const float *aux = (const float *)call->aux;
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
+    const ImageTerms stats = { aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
-        channel_add(call,
-                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
-                      (float)call->rows },
-                    1, 1, 2);
+        column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
     channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
-    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
+                sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_level(call, s, sums, s.gain, NULL, a);
@@ -4563,7 +4437,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
+            map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
     }
     const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
     const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
@@ -4571,7 +4445,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
+        column_sums(call, RowTerms{ s.da, NULL, q.gates }, sum_of(*q.bias), {}, links, q.gates);
 }
 
 /* Floats of scratch. */
@@ -7200,33 +7074,32 @@ void self_test(Device *d, char *text)
 }
 
 /* >>backend/open */
+template <class F> void each_event(Device *d, F f)
+{
+    f(&d->before);
+    for (Side *s : { &d->moves, &d->ranks })
+        for (cudaEvent_t &e : s->ends)
+            f(&e);
+    for (Slot &s : d->slots)
+        f(&s.arrived), f(&s.taken);
+}
+
 void device_close(Device *d)
 {
-    for (int i = 0; i < RECORDINGS; i++)
-        drop(d, &d->recordings[i]);
-    for (int i = 0; i < SLOTS; i++) {
-        if (d->slots[i].arrived)
-            cudaEventDestroy(d->slots[i].arrived);
-        if (d->slots[i].taken)
-            cudaEventDestroy(d->slots[i].taken);
-        memset(&d->slots[i], 0, sizeof d->slots[i]);
-    }
+    for (Recording &r : d->recordings)
+        drop(d, &r);
+    each_event(d, [](cudaEvent_t *e) {
+        if (*e)
+            cudaEventDestroy(*e);
+    });
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->before)
-        cudaEventDestroy(d->before);
-    for (Side *s : { &d->moves, &d->ranks }) {
-        for (cudaEvent_t e : s->ends)
-            if (e)
-                cudaEventDestroy(e);
-        if (s->stream)
-            cudaStreamDestroy(s->stream);
-        memset(s, 0, sizeof *s);
-    }
-    for (cudaStream_t s : { d->feeds, d->main })
+    for (cudaStream_t s : { d->feeds, d->main, d->moves.stream, d->ranks.stream })
         if (s)
             cudaStreamDestroy(s);
+    memset(d->slots, 0, sizeof d->slots);
+    d->moves = d->ranks = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
     d->feeds = d->main = d->stream = NULL;
@@ -7252,14 +7125,10 @@ cudaError_t device_open(Device *d, int number)
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
     d->stream = d->main;
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
-    for (int i = 0; i < 2 * PIECES && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&(i % 2 ? d->moves : d->ranks).ends[i / 2],
-                                         cudaEventDisableTiming);
-    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
-                                         cudaEventDisableTiming);
+    each_event(d, [&error](cudaEvent_t *e) {
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    });
     if (error == cudaSuccess)
         error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
     if (error == cudaSuccess)

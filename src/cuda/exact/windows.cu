@@ -287,7 +287,7 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         windows_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
+        RUN_EACH(call, windows_each_kernel, s.m * s.all, s);
     else
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
