@@ -18,13 +18,13 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4147
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4010
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
- *                 channels, recurrent, losses, classes, head, scores, attention
+ *                 channels, recurrent, losses, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            303
+ *     >>backend   which kernels there are, the self-test, the table                            276
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1981,18 +1981,20 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, one of which is the part (put: d) of what its address is of. */
-void copy_part(const gckpt_call *call, const Part &p, bool put, float *d, const float *s,
+/* d = s, or d += s. Of what is the part in its place; else d or s has nothing but the part. */
+enum { FROM_PLACE = 1, TO_PLACE = 2 };
+void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
 {
+    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
     gckpti_walk w;
     gckpti_walk_begin(&w);
     gckpti_walk_axis(&w, p.n, 1, 1);
-    gckpti_walk_axis(&w, p.blocks, put ? p.whole : p.n, put ? p.n : p.whole);
+    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
     swap_steps(&x, 0, 1);
     swap_steps(&x, 1, 2);
-    copy_axes(call, x, d + (put ? p.begin : 0), s + (put ? 0 : p.begin), 1.0f, accumulate);
+    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
@@ -2089,7 +2091,7 @@ Part slice_part(const gckpt_call *call)
 
 void slice_forward(const gckpt_call *call)
 {
-    copy_part(call, slice_part(call), false, call->out, call->in[0].data, 0);
+    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -2126,7 +2128,7 @@ void slice_backward(const gckpt_call *call)
     Part p = slice_part(call);
     float *d = call->in[0].grad;
     if (d && call->in[0].accumulate)
-        copy_part(call, p, true, d, call->grad_out, 1);
+        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
     else if (d)
         spread(call, p, d, call->grad_out, 0.0f);
 }
@@ -2149,7 +2151,7 @@ void pad_forward(const gckpt_call *call)
 void pad_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        copy_part(call, pad_part(call), false, call->in[0].grad, call->grad_out,
+        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
                   call->in[0].accumulate);
 }
 
@@ -2162,9 +2164,9 @@ void concat_by(const gckpt_call *call, bool backward)
         const gckpt_arg *x = &call->in[i];
         p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
         if (!backward)
-            copy_part(call, p, true, call->out, x->data, 0);
+            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
         else if (x->grad)
-            copy_part(call, p, false, x->grad, call->grad_out, x->accumulate);
+            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
     }
 }
 
@@ -2525,17 +2527,6 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
     }
 }
 
-/* Columns from `turned` on of heads of d pass. */
-__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
-                                   int accumulate)
-{
-    int rest = d - turned;
-    for (EACH(at, n)) {
-        int64_t i = at / rest * d + turned + at % rest;
-        gckpti_put(&y[i], x[i], accumulate);
-    }
-}
-
 /* A thread N pairs x_i, x_(i + half) of a head of d; `packs` of them in half of what is turned. */
 template <int N>
 __global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
@@ -2584,9 +2575,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     else
         RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
                  accumulate);
-    if (turned < d && (x != y || accumulate))
-        RUN_EACH(call, rotary_rest_kernel, all * (d - turned), x, y, all * (d - turned), (int)d,
-                 (int)turned, accumulate);
+    if (turned < d && (x != y || accumulate)) /* columns that pass */
+        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)
@@ -2811,8 +2801,7 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     int64_t pitch = along ? x->row : x->step, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
-    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
-        wide(base))
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 && wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
     Factor f = {
         base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
@@ -2831,7 +2820,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     };
     const char *from[CHUNKS];
     int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
-    float4 held[CHUNKS];
+    Pack<float, 4> held[CHUNKS];
 
     /* Where chunk i of this thread is: its first link, and row (column for B). */
     static __device__ __forceinline__ int link_of(int i, bool along)
@@ -2881,13 +2870,11 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
                 if (BY_ASYNC) {
                     gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
                 } else if (!MIXED && f.way & WIDE) {
-                    held[i] = *(const float4 *)from[i];
+                    held[i] = load<4>((const float *)from[i]);
                 } else {
                     int n = along && links - p < 4 ? links - p : valid[i];
-                    held[i].x = element(f, from[i]);
-                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
-                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
-                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                    UNROLL for (int k = 0; k < 4; k++) held[i].v[k] =
+                        k == 0 || k < n ? element(f, from[i] + k * f.element) : 0.0f;
                 }
             }
             from[i] += f.panel;
@@ -2902,14 +2889,9 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             float *at = to + link_of(i, along) * LINE + row_of(i, along);
             if (!is_there(i))
                 continue;
-            if (along) {
-                at[0] = held[i].x;
-                at[LINE] = held[i].y;
-                at[2 * LINE] = held[i].z;
-                at[3 * LINE] = held[i].w;
-            } else {
-                *(float4 *)at = held[i];
-            }
+            UNROLL for (int k = 0; k < 4 && along; k++) at[k * LINE] = held[i].v[k];
+            if (!along)
+                store(at, held[i]);
         }
     }
 };
@@ -3295,9 +3277,6 @@ void products(const gckpt_call *call, const gckpti_product *t)
     tile->run(call, &q);
 }
 
-void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
-void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
-
 /* >>exact/linear */
 /* A sum over rows in their order (5e), as a thread keeps it. */
 struct Sum {
@@ -3422,22 +3401,12 @@ Windows windows_of(const gckpti_conv *s)
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t places = z->rows * s->r[0].results * s->r[1].results;
     const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
-    Windows q = { *z,
-                  { s->r[0], s->r[1] },
-                  s->from,
-                  s->w,
-                  s->start,
-                  s->out,
-                  dw ? links : places,
-                  dw ? places : links,
-                  up ? o : c,
-                  up ? c : o,
-                  up ? go : gc,
-                  up ? gc : go,
-                  up ? 1 : o,
-                  up ? o : 1,
-                  s->accumulate,
-                  up };
+    Windows q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
+    q.m = dw ? links : places, q.k = dw ? places : links;
+    q.source = up ? o : c, q.all = up ? c : o;
+    q.depth = up ? go : gc, q.columns = up ? gc : go;
+    q.link_step = up ? 1 : o, q.column_step = up ? o : 1;
+    q.accumulate = s->accumulate, q.up = up;
     q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
     if (links == 0) /* no tap meets this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
@@ -3910,9 +3879,6 @@ void embed_backward(const gckpt_call *call)
         n, call->in[0].accumulate);
 }
 
-void gather_forward(const gckpt_call *call) { embed_forward(call); }
-void gather_backward(const gckpt_call *call) { embed_backward(call); }
-
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
@@ -4102,9 +4068,6 @@ void layernorm_backward(const gckpt_call *call)
                  x->accumulate);
 }
 
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
-
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm ----
@@ -4284,9 +4247,6 @@ int64_t channel_room(const gckpt_call *call)
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
 }
-
-void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
-void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 #endif
 
 /* >>exact/recurrent */
@@ -4475,29 +4435,64 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = gckpti_online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(held[k] - shift);
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
 /* Rows of a loss over classes, some of their classes. */
-struct LossPart {
-    const float *x;        /* (rows,n): logits of classes first..first+n-1 of `classes` */
-    const int32_t *target; /* (rows) */
-    float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
-    int64_t rows, first, n, classes;
-    float cap; /* of logits, which have it already; 0: none */
+struct Classes {
+    const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
+    const int32_t *target;       /* (rows); of soft ones NULL */
+    const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
+    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
+    int64_t rows, first, n, classes, share;
+    float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
 
-/* A row left out adds -0 to the sum of losses, which changes no sum. */
-__global__ void loss_forward_kernel(LossPart l)
+Classes classes_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
+    Classes l = { x->data, targets->index, targets->data, w->data };
+    l.aux = (float *)call->aux, l.losses = (float *)call->work;
+    l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
+    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    return l;
+}
+
+__device__ float weight_of(const Classes &l, int64_t r)
+{
+    return l.weights ? l.weights[r / l.share] : 1.0f;
+}
+
+/* The loss of row r before its weight, as gckpti_loss_of; hit: its target's logit. A row left out
+ * adds -0 to the sum of losses, which changes no sum. */
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float hit)
+{
+    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    const float loss = log_sum - (hit - max);
+    float sum = 0.0f;
+    if (!soft && l.target[r] < 0)
+        return -0.0f;
+    if (!soft && !(l.smoothing > 0.0f))
+        return loss;
+    for (int64_t i = threadIdx.x % 32; i < l.n; i += 32) {
+        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
+    }
+    sum = warp_sum(sum);
+    return soft ? sum
+                : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
+}
+
+__global__ void loss_forward_kernel(Classes l)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, l.rows)) {
         const float *x = l.x + r * l.n;
-        const int64_t target = l.target[r], at = target - l.first;
+        const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
         float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
         if (l.first > 0)
             max = state[0], sum = state[1], hit = state[2];
@@ -4513,152 +4508,52 @@ __global__ void loss_forward_kernel(LossPart l)
             continue;
         }
         gckpti_softmax_end(&max, &sum);
-        float log_sum = gckpti_log(sum);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, hit);
         if (lane == 0)
-            l.losses[r] = target >= 0 ? log_sum - (hit - max) : -0.0f;
+            l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
         if (l.aux && lane < 2)
             l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
     }
 }
 
-/* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
+/* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+template <bool SOFT>
+__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+                                     int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
-    const float scale = moment->loss_scale;
+    const int lane = (int)threadIdx.x % 32;
+    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    const bool to_x = !SOFT || dx, to_t = SOFT && dt;
     for (EACH_ROW(r, l.rows)) {
-        const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
-        const bool out = l.target[r] < 0;
+        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const int64_t begin = r * l.n, end = begin + l.n;
+        const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
+        const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
         const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
-        for (int64_t i = r * l.n + threadIdx.x % 32; i < end; i += 32 * AT_ONCE) {
+        float mass = 0.0f;
+        for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
+            mass += l.soft[i];
+        mass = SOFT ? warp_sum(mass) : 1.0f;
+        for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
             float x[AT_ONCE];
             for (int k = 0; k < AT_ONCE; k++)
                 x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
-                int64_t at = i + 32 * k;
-                float p = gckpti_exp((x[k] - max) - log_sum);
-                p = at - r * l.n == target ? p - 1.0f : p;
+                const int64_t at = i + 32 * k;
+                const float t = SOFT ? l.soft[at] : at == target ? own : other, y = x[k] - max;
+                float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
                     p *= gckpti_capped_slope(x[k], l.cap);
-                if (out && !accumulate)
-                    d[at] = 0.0f;
-                if (!out)
-                    gckpti_put_product(&d[at], p, scale, accumulate);
+                if (out && to_x && !x_accumulate)
+                    dx[at] = 0.0f;
+                if (out && to_t && !t_accumulate)
+                    dt[at] = 0.0f;
+                if (!out && to_x)
+                    gckpti_put_product(&dx[at], p, scale, x_accumulate);
+                if (!out && to_t)
+                    gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
             }
-        }
-    }
-}
-
-void cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    add_losses(call, losses, call->in[1].index, rows, 1);
-}
-
-void cross_entropy_backward(const gckpt_call *call)
-{
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    if (call->in[0].grad)
-        RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            moment_of(call), call->in[0].accumulate);
-}
-
-/* >>exact/classes */
-/* ---- cross_entropy_with, soft_cross_entropy ---- */
-struct Classes {
-    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
-    const int32_t *target;           /* of the soft ones NULL */
-    float *aux, *losses;
-    int64_t rows, n, share;
-    float smoothing;
-};
-
-Classes classes_of(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
-    Classes l = { x->data, targets->data, w->data, targets->index, (float *)call->aux,
-                  (float *)call->work, gckpti_rows(&x->shape), gckpti_last(&x->shape), 1, 0.0f };
-    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
-    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
-    return l;
-}
-
-__device__ float weight_of(const Classes &l, int64_t r)
-{
-    return l.weights ? l.weights[r / l.share] : 1.0f;
-}
-
-/* The loss of row r before its weight, as gckpti_loss_of; of one that is left out -0. */
-__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum)
-{
-    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
-    float sum = 0.0f, loss = 0.0f;
-    if (!soft && l.target[r] < 0)
-        return -0.0f;
-    for (int64_t i = threadIdx.x % 32; (soft || l.smoothing > 0.0f) && i < l.n; i += 32) {
-        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
-    }
-    sum = warp_sum(sum);
-    if (soft)
-        return sum;
-    loss = log_sum - (x[l.target[r]] - max);
-    return l.smoothing > 0.0f ? gckpti_fma(l.smoothing / (float)l.n, sum,
-                                           gckpti_mul(1.0f - l.smoothing, loss))
-                              : loss;
-}
-
-__global__ void classes_forward_kernel(Classes l)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, l.rows)) {
-        const bool out = l.target && l.target[r] < 0;
-        float max = 0.0f, sum = 1.0f;
-        for (int64_t j = 0; !out && j < l.n; j += GCKPTI_LOSS_CHUNK)
-            online_chunk(l.x + r * l.n + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
-                         &sum);
-        gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum);
-        if (lane == 0)
-            l.losses[r] = out ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.aux && lane < 2)
-            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
-    }
-}
-
-/* dx and dt, the gradient of soft targets, may be NULL. */
-__global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
-                                        int x_accumulate, int t_accumulate)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
-    for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * moment->loss_scale;
-        const int64_t target = l.target ? l.target[r] : 0;
-        const bool out = target < 0 || w == 0.0f;
-        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
-        float mass = 0.0f;
-        for (int64_t i = r * l.n + lane; l.soft && !out && i < r * l.n + l.n; i += 32)
-            mass += l.soft[i];
-        mass = l.soft ? warp_sum(mass) : 1.0f;
-        for (int64_t k = lane, i = r * l.n + lane; k < l.n; k += 32, i += 32) {
-            const float x = out ? 0.0f : l.x[i] - max;
-            const float t = l.soft ? l.soft[i] : k == target ? own : other;
-            if (out && dx && !x_accumulate)
-                dx[i] = 0.0f;
-            if (out && dt && !t_accumulate)
-                dt[i] = 0.0f;
-            if (!out && dx)
-                gckpti_put_product(&dx[i], gckpti_fma(gckpti_exp(x - log_sum), mass, -t), scale,
-                                   x_accumulate);
-            if (!out && dt)
-                gckpti_put_product(&dt[i], log_sum - x, scale, t_accumulate);
         }
     }
 }
@@ -4666,37 +4561,38 @@ __global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const M
 __global__ void class_losses_kernel(Classes l)
 {
     for (EACH_ROW(r, l.rows)) {
-        float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1]);
+        const int64_t target = l.target ? l.target[r] : 0;
+        const float hit = target < 0 ? 0.0f : l.x[r * l.n + target];
+        const float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1], hit);
         if (threadIdx.x % 32 == 0)
             l.losses[r] = loss;
     }
 }
 
-void cross_entropy_with_forward(const gckpt_call *call)
+void cross_entropy_forward(const gckpt_call *call)
 {
-    Classes l = classes_of(call);
-    RUN(call, classes_forward_kernel, blocks_for(32 * l.rows, 256), 256, 0, l);
+    const Classes l = classes_of(call);
+    RUN_ROWS(call, loss_forward_kernel, l.rows, l);
     add_losses(call, l.losses, l.target, l.rows, 1);
 }
 
-/* work: a float a row and one a weight. */
-void cross_entropy_with_backward(const gckpt_call *call)
+/* work, where there are weights: a float a row and one a weight. */
+void cross_entropy_backward(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
-    const dim3 grid = blocks_for(32 * gckpti_rows(&x->shape), 256);
-    Classes l = classes_of(call);
-    if (x->grad || targets->grad)
-        RUN(call, classes_backward_kernel, grid, 256, 0, l, x->grad, targets->grad,
-            moment_of(call), x->accumulate, targets->accumulate);
+    const Classes l = classes_of(call);
+    if (l.soft && (x->grad || targets->grad))
+        RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
+                 moment_of(call), x->accumulate, targets->accumulate);
+    else if (x->grad)
+        RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
+                 moment_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    RUN(call, class_losses_kernel, grid, 256, 0, l);
+    RUN_ROWS(call, class_losses_kernel, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-
-void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
-void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
 /* >>exact/head */
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
@@ -4742,11 +4638,10 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
-    const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
-                   gckpti_head_cap(call) };
+    Classes l = { work, call->in[2].index + row };
     l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row; /* forward */
+    l.losses = work + parts->losses + row, l.state = work + parts->state; /* forward */
+    l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
     if (grad)
         dx = work + parts->dx;
     if (grad && x->accumulate)
@@ -4759,12 +4654,12 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (l.cap > 0.0f)
-            RUN(call, cap_kernel, blocks_for(rows * l.n, 256), 256, 0, work, rows * l.n,
-                1.0f / l.cap, l.cap);
+            RUN_EACH(call, cap_kernel, rows * l.n, work, rows * l.n, 1.0f / l.cap, l.cap);
         if (!backward)
-            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+            RUN_ROWS(call, loss_forward_kernel, rows, l);
         else
-            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, work, (float *)NULL,
+                     moment_of(call), 0, 0);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
             gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
@@ -4893,11 +4788,6 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-__device__ float part(const float4 &f, int k)
-{
-    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
-}
-
 /* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
  * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
@@ -4913,24 +4803,22 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
         block.turn(s, e);
-        float4 y[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
+        Pack<float, 4> y[4];
+        UNROLL for (int c = 0; c < 4; c++)
+            y[c] = load<4>(b + 16 * c * ROW + e);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
+            const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
-                block.link(s, k, r, part(x, k), z);
+                const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
+                block.link(s, k, r, x.v[k], z);
             }
         }
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-#pragma unroll
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
@@ -4969,16 +4857,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
          j + 4 <= common; j += 4) {
         block.turn(o, j);
-        float4 x[R];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(p + STEP * r * SCORES + j);
+        Pack<float, 4> x[R];
+        UNROLL for (int r = 0; r < R; r++)
+            x[r] = load<4>(p + STEP * r * SCORES + j);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             columns(y, v + (j + k) * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                block.link(o, k, r, part(x[r], k), y);
+            UNROLL for (int r = 0; r < R; r++)
+                block.link(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
@@ -5025,8 +4911,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
                 x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
             }
             columns(y, g + i * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
+            UNROLL for (int r = 0; r < R; r++)
                 block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
         }
     }
@@ -5039,15 +4924,12 @@ template <int R, int N, int STEP, bool MIXED>
 __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-            o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
+        o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+    }
 }
 
 /* Stores it. */
@@ -5055,26 +4937,20 @@ template <int R, int N, int STEP>
 __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
                          int e0)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n += 4) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            if (row < rows)
-                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        if (row < rows)
+            write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+    }
 }
 
 /* To shared memory, as factors. */
 template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
@@ -5111,8 +4987,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int c = 0; c < 4; c++)
+    UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
     *sum = gckpti_online_sum(*sum, first, factor, added);
@@ -5130,11 +5005,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_capped(*s, a.times, a.cap);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            x[r][c] = room[TILE / R * r * SCORES + 16 * c];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        x[r][c] = room[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -5178,8 +5050,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         for (int r = 0; r < R; r++) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
-#pragma unroll
-            for (int n = 0; n < N; n++)
+            UNROLL for (int n = 0; n < N; n++)
                 if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
@@ -5194,8 +5065,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
-#pragma unroll
-        for (int n = 0; n < N; n++)
+        UNROLL for (int n = 0; n < N; n++)
             o[r][n] /= sum[r];
     }
     if (a.out)
@@ -5224,8 +5094,8 @@ void attention_delta(const gckpt_call *call, float *delta)
     const int heads = ((const gckpti_attention *)call->attributes)->heads;
     const int64_t t = call->shape.d[1], c = call->shape.d[2],
                   queries = call->shape.d[0] * heads * t;
-    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
-        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
+    RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call), delta,
+             queries, t, heads, (int)(c / heads), c);
 }
 
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
@@ -5237,8 +5107,7 @@ __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Atten
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
     }
 }
@@ -5256,8 +5125,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
@@ -5271,8 +5139,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
@@ -5328,18 +5195,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         seen > begin || !a.accumulate[0] ? a.t : 0,
-                         at.slice * WIDTH);
+                         seen > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Keys from `there` on, which no query sees, have no links. */
 template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            o[r][n] = first + r < there ? o[r][n] : 0.0f;
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+        o[r][n] = first + r < there ? o[r][n] : 0.0f;
 }
 
 /* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
@@ -6917,8 +6780,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
-    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+    X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -6935,27 +6798,30 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     }
 };
 
+/* Functions `which`, for the op of that name. */
+#define FOUND(name, which)                                                                         \
+    if (is_op(op, #name))                                                                          \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define FORWARD(which)                                                                             \
+    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
+        return Held<which##_forward>::run;
+
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define X(which) FOUND(which, which)
     OPS(X)
+    FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
+    FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
 #ifndef GCKPT_NO_RECURRENT
     X(gru) X(lstm)
 #endif
 #undef X
-    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
-        return Held<argmax_forward>::run;
-    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
-        return Held<from_u8_forward>::run;
-    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
-        return Held<detach_forward>::run;
-    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
+    FORWARD(argmax) FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
+    return NULL;
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
@@ -6967,10 +6833,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward>::run;
+#define X(which) FOUND(which, fast::which)
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -7178,37 +7041,10 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    gckpt_backend b = { "cuda",
-                        d,
-                        1,
-                        0,
-                        get,
-                        release,
-                        copy_in,
-                        copy_out,
-                        copy,
-                        workspace,
-                        find,
-                        Held<fill>::run,
-                        Held<add>::run,
-                        Held<convert>::run,
-                        update,
-                        finish,
-                        repeat,
-                        recorded,
-                        forget,
-                        shortage,
-                        find_fast,
-                        host_get,
-                        host_release,
-                        move,
-                        join,
-                        Held<nonfinite>::run,
-                        Held<unpack>::run,
-                        join_but,
-                        beside,
-                        rejoin };
-    d->backend = b;
+    d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
+                   Held<fill>::run, Held<add>::run, Held<convert>::run, update, finish, repeat,
+                   recorded, forget, shortage, find_fast, host_get, host_release, move, join,
+                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;
 }

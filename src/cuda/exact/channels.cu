@@ -176,7 +176,4 @@ int64_t channel_room(const gckpt_call *call)
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
 }
-
-void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
-void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 #endif

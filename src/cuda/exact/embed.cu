@@ -128,6 +128,3 @@ void embed_backward(const gckpt_call *call)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
-
-void gather_forward(const gckpt_call *call) { embed_forward(call); }
-void gather_backward(const gckpt_call *call) { embed_backward(call); }

@@ -112,6 +112,3 @@ void layernorm_backward(const gckpt_call *call)
                  o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
                  x->accumulate);
 }
-
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }

@@ -42,17 +42,6 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
     }
 }
 
-/* Columns from `turned` on of heads of d pass. */
-__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
-                                   int accumulate)
-{
-    int rest = d - turned;
-    for (EACH(at, n)) {
-        int64_t i = at / rest * d + turned + at % rest;
-        gckpti_put(&y[i], x[i], accumulate);
-    }
-}
-
 /* A thread N pairs x_i, x_(i + half) of a head of d; `packs` of them in half of what is turned. */
 template <int N>
 __global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
@@ -101,9 +90,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     else
         RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
                  accumulate);
-    if (turned < d && (x != y || accumulate))
-        RUN_EACH(call, rotary_rest_kernel, all * (d - turned), x, y, all * (d - turned), (int)d,
-                 (int)turned, accumulate);
+    if (turned < d && (x != y || accumulate)) /* columns that pass */
+        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)

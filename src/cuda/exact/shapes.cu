@@ -9,18 +9,20 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s, one of which is the part (put: d) of what its address is of. */
-void copy_part(const gckpt_call *call, const Part &p, bool put, float *d, const float *s,
+/* d = s, or d += s. Of what is the part in its place; else d or s has nothing but the part. */
+enum { FROM_PLACE = 1, TO_PLACE = 2 };
+void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
 {
+    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
     gckpti_walk w;
     gckpti_walk_begin(&w);
     gckpti_walk_axis(&w, p.n, 1, 1);
-    gckpti_walk_axis(&w, p.blocks, put ? p.whole : p.n, put ? p.n : p.whole);
+    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
     swap_steps(&x, 0, 1);
     swap_steps(&x, 1, 2);
-    copy_axes(call, x, d + (put ? p.begin : 0), s + (put ? 0 : p.begin), 1.0f, accumulate);
+    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
@@ -117,7 +119,7 @@ Part slice_part(const gckpt_call *call)
 
 void slice_forward(const gckpt_call *call)
 {
-    copy_part(call, slice_part(call), false, call->out, call->in[0].data, 0);
+    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -154,7 +156,7 @@ void slice_backward(const gckpt_call *call)
     Part p = slice_part(call);
     float *d = call->in[0].grad;
     if (d && call->in[0].accumulate)
-        copy_part(call, p, true, d, call->grad_out, 1);
+        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
     else if (d)
         spread(call, p, d, call->grad_out, 0.0f);
 }
@@ -177,7 +179,7 @@ void pad_forward(const gckpt_call *call)
 void pad_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        copy_part(call, pad_part(call), false, call->in[0].grad, call->grad_out,
+        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
                   call->in[0].accumulate);
 }
 
@@ -190,9 +192,9 @@ void concat_by(const gckpt_call *call, bool backward)
         const gckpt_arg *x = &call->in[i];
         p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
         if (!backward)
-            copy_part(call, p, true, call->out, x->data, 0);
+            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
         else if (x->grad)
-            copy_part(call, p, false, x->grad, call->grad_out, x->accumulate);
+            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
     }
 }
 
