@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4010
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4013
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
@@ -1463,13 +1463,12 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map_gradient(call, call->in[0], f, call->grad_out, NULL);
 }
 
@@ -1981,7 +1980,8 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s. Of what is the part in its place; else d or s has nothing but the part. */
+/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
+ * not there has nothing else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -2801,7 +2801,8 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     int64_t pitch = along ? x->row : x->step, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
-    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 && wide(base))
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
     Factor f = {
         base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
@@ -2820,7 +2821,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     };
     const char *from[CHUNKS];
     int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
-    Pack<float, 4> held[CHUNKS];
+    float4 held[CHUNKS];
 
     /* Where chunk i of this thread is: its first link, and row (column for B). */
     static __device__ __forceinline__ int link_of(int i, bool along)
@@ -2870,11 +2871,13 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
                 if (BY_ASYNC) {
                     gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
                 } else if (!MIXED && f.way & WIDE) {
-                    held[i] = load<4>((const float *)from[i]);
+                    held[i] = *(const float4 *)from[i];
                 } else {
                     int n = along && links - p < 4 ? links - p : valid[i];
-                    UNROLL for (int k = 0; k < 4; k++) held[i].v[k] =
-                        k == 0 || k < n ? element(f, from[i] + k * f.element) : 0.0f;
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
                 }
             }
             from[i] += f.panel;
@@ -2889,9 +2892,14 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             float *at = to + link_of(i, along) * LINE + row_of(i, along);
             if (!is_there(i))
                 continue;
-            UNROLL for (int k = 0; k < 4 && along; k++) at[k * LINE] = held[i].v[k];
-            if (!along)
-                store(at, held[i]);
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
         }
     }
 };
@@ -5271,31 +5279,26 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * WIDTH columns and `more` floats. */
-#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
+ * `width` columns and `more` floats. */
+#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
+        a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
+        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+                    bytes, a);                                                                     \
     } while (0)
-
-template <int R, int WIDTH, bool MIXED> void attention_keys_run(const gckpt_call *call, Attention a)
-{
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
-    RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
-              TILE * SCORES);
-}
 
 /* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
+        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
+        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        attention_keys_run<R, MIXED ? 64 : WIDTH, MIXED>(call, a);
+        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */

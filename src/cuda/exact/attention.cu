@@ -300,31 +300,26 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * WIDTH columns and `more` floats. */
-#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
+ * `width` columns and `more` floats. */
+#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
+        a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
+        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+                    bytes, a);                                                                     \
     } while (0)
-
-template <int R, int WIDTH, bool MIXED> void attention_keys_run(const gckpt_call *call, Attention a)
-{
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
-    RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
-              TILE * SCORES);
-}
 
 /* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
+        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
+        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        attention_keys_run<R, MIXED ? 64 : WIDTH, MIXED>(call, a);
+        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */

@@ -127,13 +127,12 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map_gradient(call, call->in[0], f, call->grad_out, NULL);
 }
 

@@ -48,7 +48,8 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     int64_t pitch = along ? x->row : x->step, count = along ? k : all;
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
-    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 && wide(base))
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
     Factor f = {
         base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
@@ -67,7 +68,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     };
     const char *from[CHUNKS];
     int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
-    Pack<float, 4> held[CHUNKS];
+    float4 held[CHUNKS];
 
     /* Where chunk i of this thread is: its first link, and row (column for B). */
     static __device__ __forceinline__ int link_of(int i, bool along)
@@ -117,11 +118,13 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
                 if (BY_ASYNC) {
                     gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
                 } else if (!MIXED && f.way & WIDE) {
-                    held[i] = load<4>((const float *)from[i]);
+                    held[i] = *(const float4 *)from[i];
                 } else {
                     int n = along && links - p < 4 ? links - p : valid[i];
-                    UNROLL for (int k = 0; k < 4; k++) held[i].v[k] =
-                        k == 0 || k < n ? element(f, from[i] + k * f.element) : 0.0f;
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
                 }
             }
             from[i] += f.panel;
@@ -136,9 +139,14 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             float *at = to + link_of(i, along) * LINE + row_of(i, along);
             if (!is_there(i))
                 continue;
-            UNROLL for (int k = 0; k < 4 && along; k++) at[k * LINE] = held[i].v[k];
-            if (!along)
-                store(at, held[i]);
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
         }
     }
 };

@@ -9,7 +9,8 @@ struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
     int64_t blocks, whole, begin, n;
 };
 
-/* d = s, or d += s. Of what is the part in its place; else d or s has nothing but the part. */
+/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
+ * not there has nothing else. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
