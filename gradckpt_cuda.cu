@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               625
+ *     >>device    streams, memory, errors, launching, recordings                               618
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           659
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4266
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  4013
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
- *                 channels, recurrent, losses, classes, head, scores, attention
+ *                 channels, recurrent, losses, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            308
+ *     >>backend   which kernels there are, the self-test, the table                            276
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -212,10 +212,10 @@ void flush(Device *d); /* launches what only waits for more of its kind (between
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more: of
- * what waits. */
+ * what waits. It stands for the device. */
 struct Hold {
     Device *d;
-    explicit Hold(Device *device, bool more = false) : d(device)
+    explicit Hold(void *device, bool more = false) : d((Device *)device)
     {
         d->lock.lock();
         cudaSetDevice(d->number);
@@ -224,6 +224,8 @@ struct Hold {
             flush(d);
     }
     ~Hold() { d->lock.unlock(); }
+    operator Device *() const { return d; }
+    Device *operator->() const { return d; }
 };
 
 /* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
@@ -246,6 +248,9 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* A thread for each of n items, or a warp for each row. */
+#define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
+#define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* With more shared memory than a kernel may have unless it is asked for. */
 #define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
@@ -368,8 +373,7 @@ thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
     (void)alignment; /* 256 bytes at least */
@@ -437,8 +441,7 @@ void settle(Device *d, const char *what)
 
 void release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFree(memory), "cudaFree");
@@ -447,8 +450,7 @@ void release(void *context, void *memory, size_t bytes)
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
@@ -473,8 +475,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 /* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (!unrecordable(d))
         check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
@@ -485,16 +486,14 @@ void copy_out(void *context, void *host, const void *from, size_t bytes)
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
     d->busy = 1;
 }
 
 const char *finish(void *context)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     settle(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
@@ -502,8 +501,7 @@ const char *finish(void *context)
 /* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     no_room[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
@@ -519,8 +517,7 @@ void *host_get(void *context, size_t bytes)
 
 void host_release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFreeHost(memory), "cudaFreeHost");
@@ -528,8 +525,7 @@ void host_release(void *context, void *memory, size_t bytes)
 
 void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_begin(d, &d->moves);
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
@@ -540,8 +536,7 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 
 void join_but(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->moves, later);
 }
 
@@ -550,8 +545,7 @@ void join(void *context) { join_but(context, 0); }
 /* ---- what goes from rank to rank ---- */
 void *beside(void *context, int on)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (on)
         side_begin(d, &d->ranks);
     else
@@ -562,8 +556,7 @@ void *beside(void *context, int on)
 
 void rejoin(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->ranks, later);
 }
 
@@ -1342,25 +1335,44 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 
 /* >>exact/curves */
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
- * where the slope needs it. */
-template <float (*F)(float)> struct Value {
-    static constexpr int READS = READS_A;
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
-};
-
-template <float (*SLOPE)(float), void (*PUT)(float *, float, float, int)> struct Slope {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+ * where the slope needs it. o: the N attributes that these take. */
+template <auto F, int N = 0> struct Value {
+    static constexpr int READS = READS_A, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float x, float, int) const
     {
-        PUT(d, g, SLOPE(at), accumulate);
+        if constexpr (N > 0)
+            *d = F(x, o);
+        else
+            *d = F(x);
     }
 };
 
-/* A first input's gradient from grad_out and `at`. */
-template <class F> void map_back(const gckpt_call *call, F f, const float *at)
+template <auto SLOPE, void (*PUT)(float *, float, float, int), int N = 0> struct Slope {
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        if constexpr (N > 0)
+            PUT(d, g, SLOPE(at, o), accumulate);
+        else
+            PUT(d, g, SLOPE(at), accumulate);
+    }
+};
+
+template <class F> F by_attributes(const gckpt_call *call)
 {
-    map(call, f, at, call->grad_out, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    F f = {};
+    for (int i = 0; i < F::ATTRIBUTES; i++)
+        f.o[i] = ((const float *)call->attributes)[i];
+    return f;
+}
+
+/* x's gradient from a and b, which lie as it does. */
+template <class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
+{
+    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
 }
 
 template <class F> void map_forward(const gckpt_call *call, F f)
@@ -1368,12 +1380,17 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE(name, rule, at)                                                                      \
-    void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
+#define CURVE_BY(name, n, value, slope, rule, at)                                                  \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map_forward(call, by_attributes<Value<value, n>>(call));                                   \
+    }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
+        map_gradient(call, call->in[0], by_attributes<Slope<slope, gckpti_put_##rule, n>>(call),   \
+                     at, call->grad_out);                                                          \
     }
+#define CURVE(name, rule, at) CURVE_BY(name, 0, gckpti_##name, gckpti_##name##_slope, rule, at)
 CURVE(relu, passed, call->out)
 CURVE(gelu, product, call->in[0].data)
 CURVE(gelu_erf, product, call->in[0].data)
@@ -1388,13 +1405,10 @@ CURVE(reciprocal, product, call->out)
 CURVE(softplus, product, call->out)
 CURVE(sin, product, call->in[0].data)
 CURVE(cos, product, call->in[0].data)
+CURVE_BY(clamp, 2, gckpti_value_clamp, gckpti_slope_clamp, passed, call->in[0].data)
+CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, product, call->out)
 #undef CURVE
-
-struct Power {
-    static constexpr int READS = READS_A;
-    float e;
-    __device__ void operator()(float *d, float x, float, int) const { *d = gckpti_power(x, e); }
-};
+#undef CURVE_BY
 
 struct PowerGradient {
     static constexpr int READS = READS_BOTH;
@@ -1410,49 +1424,14 @@ struct PowerGradient {
 
 void pow_forward(const gckpt_call *call)
 {
-    Power f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
 }
 
 void pow_backward(const gckpt_call *call)
 {
-    PowerGradient f = { *(const float *)call->attributes };
-    map_back(call, f, call->in[0].data);
+    const PowerGradient f = { *(const float *)call->attributes };
+    map_gradient(call, call->in[0], f, call->in[0].data, call->grad_out);
 }
-
-/* Those with N attributes. */
-template <int N, float (*F)(float, const float *)> struct ValueBy {
-    static constexpr int READS = READS_A;
-    float o[N];
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
-};
-
-template <int N, float (*SLOPE)(float, const float *), void (*PUT)(float *, float, float, int)>
-struct SlopeBy {
-    static constexpr int READS = READS_BOTH;
-    float o[N];
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
-    {
-        PUT(d, g, SLOPE(at, o), accumulate);
-    }
-};
-
-#define CURVE_BY(name, n, rule, at)                                                                \
-    void name##_forward(const gckpt_call *call)                                                    \
-    {                                                                                              \
-        ValueBy<n, gckpti_value_##name> f;                                                         \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_forward(call, f);                                                                      \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        SlopeBy<n, gckpti_slope_##name, gckpti_put_##rule> f;                                      \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_back(call, f, at);                                                                     \
-    }
-CURVE_BY(clamp, 2, passed, call->in[0].data)
-CURVE_BY(leaky_relu, 1, product, call->out)
-#undef CURVE_BY
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1470,8 +1449,7 @@ void from_u8_forward(const gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
-        n);
+    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
 
 template <void (*PUT)(float *, float, float, int)> struct Scale {
@@ -1485,15 +1463,13 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    map_gradient(call, call->in[0], f, call->grad_out, NULL);
 }
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
@@ -1538,9 +1514,9 @@ void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumula
     float p = *(const float *)call->attributes;
     Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
     if (y && wide(x, y))
-        RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<4>, (n + 3) / 4, o, x, y, n, accumulate);
     else if (y)
-        RUN(call, dropout_kernel<1>, blocks_for(n, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<1>, n, o, x, y, n, accumulate);
 }
 
 void dropout_forward(const gckpt_call *call)
@@ -1738,25 +1714,18 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
         for (int k = 1; k < x.n; k++)
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+#define COMBINE(N, I)                                                                              \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, own, n / N,     \
+             accumulate)
     if (four && small(x))
-        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
-            b, own, n / 4, accumulate);
+        COMBINE(4, uint32_t);
     else if (four)
-        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
-            own, n / 4, accumulate);
+        COMBINE(4, int64_t);
     else if (small(x))
-        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
-            b, own, n, accumulate);
+        COMBINE(1, uint32_t);
     else
-        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
-}
-
-void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
-             const float *b, float by, int accumulate)
-{
-    Pair f = { op, by };
-    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
+        COMBINE(1, int64_t);
+#undef COMBINE
 }
 
 /* >>exact/sums */
@@ -1764,13 +1733,13 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
  * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
  * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
-    Axes<I> column, row;
-    int64_t columns, rows;
     Rule rule;
     const float *g, *other, *own;
     float sign, divide;
     float *sum, *low;
     int accumulate;
+    Axes<I> column, row; /* which sums() fills in, as their numbers */
+    int64_t columns, rows;
 };
 
 template <class I, bool RULED>
@@ -1870,18 +1839,17 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.rule, s.g,
-                  s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate };
+    Sums<I> t = { s.rule, s.g, s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate,
+                  axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows };
     bool along = s.row.n && s.row.step[0][0] == 1;
     if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
-        RUN(call, (sums_by_thread_kernel<I, RULED>), blocks_for(s.columns, 256), 256, 0, t);
+        RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
         RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
             32 * SUM_WARPS, 0, t, along);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other): fills in what of s says
- * where things lie. */
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;
@@ -1909,17 +1877,15 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), op, call->out, in[0].data, in[1].data, 1.0f, 0);
+    combine(call, broadcast_axes(call, 1), Pair{ op, 1.0f }, call->out, in[0].data, in[1].data,
+            NULL, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
-                        Rule rule = NO_RULE)
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
-    const Scale<gckpti_put_product> by = { sign };
-    const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
@@ -1927,48 +1893,32 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
-             { {}, {}, 1, 1, rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low,
-               in->accumulate });
+             { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
     } else if (rule) {
-        combine(call, x, f, in->grad, call->grad_out, other, own, in->accumulate);
+        combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
+                in->accumulate);
     } else if (other) {
-        combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
+        combine(call, x, Pair{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
     } else {
-        map(call, by, call->grad_out, NULL, in->grad, gckpti_elements(&call->shape),
-            in->accumulate);
+        map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
 }
 
-void add_forward(const gckpt_call *call) { broadcast_forward(call, ADD); }
-void sub_forward(const gckpt_call *call) { broadcast_forward(call, SUB); }
-void mul_forward(const gckpt_call *call) { broadcast_forward(call, MUL); }
-void add_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, 1.0f, NULL);
-}
-void sub_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, -1.0f, NULL);
-}
-void mul_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data);
-}
-
-void div_forward(const gckpt_call *call) { broadcast_forward(call, DIVIDE); }
-void maximum_forward(const gckpt_call *call) { broadcast_forward(call, MAXIMUM); }
-void minimum_forward(const gckpt_call *call) { broadcast_forward(call, MINIMUM); }
-void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data, first);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data, second);
-}
-void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
-void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
-void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
+/* The second's gradient is by `sign`; other: gradients need the other input, and go by rules. */
+#define PAIRED(name, op, sign, other, first, second)                                               \
+    void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        broadcast_gradient(call, 0, 1.0f, other ? call->in[1].data : NULL, first);                 \
+        broadcast_gradient(call, 1, sign, other ? call->in[0].data : NULL, second);                \
+    }
+PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
+PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
+PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
+PAIRED(div, DIVIDE, 1.0f, true, ABOVE, BELOW)
+PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
+PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
+#undef PAIRED
 
 /* a, or else own, where a condition holds, or where it does not. */
 struct Choice {
@@ -2000,7 +1950,7 @@ void where_forward(const gckpt_call *call)
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
         swap_steps(&all, 1, 2);
-        combine(call, all, ADD, call->out, own, NULL, -0.0f, 0);
+        combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
         own = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
@@ -2023,21 +1973,28 @@ void where_backward(const gckpt_call *call)
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
                int accumulate)
 {
-    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+    combine(call, x, Pair{ DIVIDE, by }, d, s, NULL, NULL, accumulate);
 }
 
-/* As gckpti_put_blocks. */
-void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
-                 int64_t blocks, int64_t n, int accumulate)
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
+ * not there has nothing else. */
+enum { FROM_PLACE = 1, TO_PLACE = 2 };
+void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
+               int accumulate)
 {
+    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
     gckpti_walk w;
     gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, n, 1, 1);
-    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    gckpti_walk_axis(&w, p.n, 1, 1);
+    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
     swap_steps(&x, 0, 1);
     swap_steps(&x, 1, 2);
-    copy_axes(call, x, d, s, 1.0f, accumulate);
+    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
@@ -2122,10 +2079,6 @@ void permute_backward(const gckpt_call *call)
         transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
 }
 
-struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
-    int64_t blocks, whole, begin, n;
-};
-
 Part slice_part(const gckpt_call *call)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
@@ -2138,8 +2091,7 @@ Part slice_part(const gckpt_call *call)
 
 void slice_forward(const gckpt_call *call)
 {
-    Part p = slice_part(call);
-    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -2163,13 +2115,12 @@ void spread(const gckpt_call *call, const Part &p, float *d, const float *s, flo
     int64_t n = p.blocks * p.whole;
     bool narrow = n < GCKPT_CUDA_WIDE;
     bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four)
-        RUN(call, (spread_kernel<4, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<4, uint32_t>), n / 4, p, d, s, value);
     else if (narrow)
-        RUN(call, (spread_kernel<1, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint32_t>), n, p, d, s, value);
     else
-        RUN(call, (spread_kernel<1, uint64_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
 }
 
 void slice_backward(const gckpt_call *call)
@@ -2177,7 +2128,7 @@ void slice_backward(const gckpt_call *call)
     Part p = slice_part(call);
     float *d = call->in[0].grad;
     if (d && call->in[0].accumulate)
-        copy_blocks(call, d + p.begin, p.whole, call->grad_out, p.n, p.blocks, p.n, 1);
+        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
     else if (d)
         spread(call, p, d, call->grad_out, 0.0f);
 }
@@ -2199,37 +2150,28 @@ void pad_forward(const gckpt_call *call)
 
 void pad_backward(const gckpt_call *call)
 {
-    Part p = pad_part(call);
     if (call->in[0].grad)
-        copy_blocks(call, call->in[0].grad, p.n, call->grad_out + p.begin, p.whole, p.blocks, p.n,
-                    call->in[0].accumulate);
+        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
+                  call->in[0].accumulate);
 }
 
-void concat_forward(const gckpt_call *call)
+void concat_by(const gckpt_call *call, bool backward)
 {
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    float *o = call->out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
-        o += n;
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    Part p = { all.outer, all.size * all.inner, 0, 0 };
+    for (int i = 0; i < call->inputs; i++, p.begin += p.n) {
+        const gckpt_arg *x = &call->in[i];
+        p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
+        if (!backward)
+            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
+        else if (x->grad)
+            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
     }
 }
 
-void concat_backward(const gckpt_call *call)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    const float *g = call->grad_out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        if (call->in[i].grad)
-            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
-                        call->in[i].accumulate);
-        g += n;
-    }
-}
+void concat_forward(const gckpt_call *call) { concat_by(call, false); }
+void concat_backward(const gckpt_call *call) { concat_by(call, true); }
 
 /* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
@@ -2324,7 +2266,18 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divide);
     else
-        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
+        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
+}
+
+/* Of what is reduced, in its order: places in it as 0, in the result as 1. */
+Axes<int64_t> reduced_axes(const gckpti_axis_split &v)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    return axes_of(&w);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -2333,31 +2286,20 @@ void reduce_forward(const gckpt_call *call, bool mean)
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     float divide = mean ? (float)v.size : 1.0f;
-    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+    if (axis == -1 || axis == call->in[0].shape.n - 1)
         row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
-        return;
-    }
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    sums(call, axes_of(&w),
-         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+    else
+        sums(call, reduced_axes(v),
+             { NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
 
 /* Each element of an axis gets what its sum, or mean, got. */
 void reduce_backward(const gckpt_call *call, bool mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
-                  call->in[0].accumulate);
+        copy_axes(call, reduced_axes(v), call->in[0].grad, call->grad_out,
+                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -2423,11 +2365,9 @@ void greatest(const gckpt_call *call, float *out, void *number)
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN(call, greatest_row_kernel, blocks_for(n * 32, 256), 256, 0, x, out, (int32_t *)number,
-            v.size, n);
+        RUN_ROWS(call, greatest_row_kernel, n, x, out, (int32_t *)number, v.size, n);
     else
-        RUN(call, greatest_kernel, blocks_for(n, 256), 256, 0, x, out, (int32_t *)number, v.size,
-            v.inner, n);
+        RUN_EACH(call, greatest_kernel, n, x, out, (int32_t *)number, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
@@ -2448,8 +2388,8 @@ void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (call->in[0].grad)
-        RUN(call, max_backward_kernel, blocks_for(v.outer * v.size * v.inner, 256), 256, 0, v,
-            call->in[0].grad, call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+        RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
+                 call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
 }
 
 /* >>exact/upsample */
@@ -2530,16 +2470,15 @@ Image image_of(const gckpt_call *call)
 void upsample_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call), call->in[0].data,
-        call->out, n);
+    RUN_EACH(call, upsample_forward_kernel, n, image_of(call), call->in[0].data, call->out, n);
 }
 
 void upsample_backward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->in[0].shape);
     if (call->in[0].grad)
-        RUN(call, upsample_backward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
-            call->in[0].grad, call->grad_out, n, call->in[0].accumulate);
+        RUN_EACH(call, upsample_backward_kernel, n, image_of(call), call->in[0].grad,
+                 call->grad_out, n, call->in[0].accumulate);
 }
 #endif
 
@@ -2555,8 +2494,8 @@ __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t 
 void cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    RUN(call, cache_kernel, blocks_for(all, 256), 256, 0, call->in[0], call->out, call->out_bf16, n,
-        all, c, call->shape.d[1] * c, moment_of(call));
+    RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
+             call->shape.d[1] * c, moment_of(call));
 }
 
 /* What turns pairs: frequency i is ratio^i times the first, or as listed. */
@@ -2585,17 +2524,6 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
         table[2 * at] = gckpti_mul(cosine, by.scale);
         table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
-    }
-}
-
-/* Columns from `turned` on of heads of d pass. */
-__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
-                                   int accumulate)
-{
-    int rest = d - turned;
-    for (EACH(at, n)) {
-        int64_t i = at / rest * d + turned + at % rest;
-        gckpti_put(&y[i], x[i], accumulate);
     }
 }
 
@@ -2639,17 +2567,16 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
                  o->turned ? o->scale : 1.0f, direction, { 0 } };
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
-        call->training ? NULL : moment_of(call), by, t, (int)half);
+    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
+             call->training ? NULL : moment_of(call), by, t, (int)half);
     if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
-        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
-            (int)half / 4, (int)d, accumulate);
+        RUN_EACH(call, rotary_kernel<4>, n / 4, x, y, table, n / 4, t, o->heads, (int)half / 4,
+                 (int)d, accumulate);
     else
-        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
-            (int)half, (int)d, accumulate);
-    if (turned < d && (x != y || accumulate))
-        RUN(call, rotary_rest_kernel, blocks_for(all * (d - turned), 256), 256, 0, x, y,
-            all * (d - turned), (int)d, (int)turned, accumulate);
+        RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
+                 accumulate);
+    if (turned < d && (x != y || accumulate)) /* columns that pass */
+        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)
@@ -2742,9 +2669,7 @@ struct LossScale {
 
 void sum_loss_backward(const gckpt_call *call)
 {
-    LossScale f = { moment_of(call) };
-    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
-        call->in[0].accumulate);
+    map_gradient(call, call->in[0], LossScale{ moment_of(call) }, NULL, NULL);
 }
 
 struct Difference {
@@ -2760,10 +2685,8 @@ struct Difference {
 void mean_squared_error_backward(const gckpt_call *call)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
-    int64_t n = gckpti_elements(&call->in[0].shape);
-    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
-    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
-    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+    map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
+    map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
 }
 
 /* ---- losses of elements that may have weights ---- */
@@ -2795,9 +2718,7 @@ struct ByLossScale {
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    ByLossScale f = { moment_of(call) };
-    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
-        call->in[2].accumulate);
+    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
 }
 
 void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
@@ -2812,8 +2733,8 @@ void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share;
     if (x->grad || y->grad)
-        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
-            moment_of(call), n, x->accumulate, y->accumulate);
+        RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
+                 x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
@@ -3364,9 +3285,6 @@ void products(const gckpt_call *call, const gckpti_product *t)
     tile->run(call, &q);
 }
 
-void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
-void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
-
 /* >>exact/linear */
 /* A sum over rows in their order (5e), as a thread keeps it. */
 struct Sum {
@@ -3434,11 +3352,19 @@ struct RowTerms {
     }
 };
 
-void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
+Sum sum_of(const gckpt_arg &x) { return { x.grad, x.low, x.accumulate }; }
+
+/* i 0: there is none. */
+Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
+
+template <class T>
+void column_sums(const gckpt_call *call, const T &of, Sum first, Sum second, int64_t rows,
+                 int64_t n, int64_t images = 1)
 {
-    if (bias->grad)
-        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
-            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+    const int64_t blocks = (n + NORM_COLUMNS - 1) / NORM_COLUMNS * images;
+    if (first.at || second.at)
+        RUN(call, column_sums_kernel<T>, dim3((unsigned)blocks), 256, 0, of, first, second, rows,
+            n);
 }
 
 /* The third input's, of all rows of g. */
@@ -3446,7 +3372,7 @@ void bias_gradient(const gckpt_call *call)
 {
     const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
     if (call->inputs == 3)
-        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
+        column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
@@ -3483,22 +3409,12 @@ Windows windows_of(const gckpti_conv *s)
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t places = z->rows * s->r[0].results * s->r[1].results;
     const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
-    Windows q = { *z,
-                  { s->r[0], s->r[1] },
-                  s->from,
-                  s->w,
-                  s->start,
-                  s->out,
-                  dw ? links : places,
-                  dw ? places : links,
-                  up ? o : c,
-                  up ? c : o,
-                  up ? go : gc,
-                  up ? gc : go,
-                  up ? 1 : o,
-                  up ? o : 1,
-                  s->accumulate,
-                  up };
+    Windows q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
+    q.m = dw ? links : places, q.k = dw ? places : links;
+    q.source = up ? o : c, q.all = up ? c : o;
+    q.depth = up ? go : gc, q.columns = up ? gc : go;
+    q.link_step = up ? 1 : o, q.column_step = up ? o : 1;
+    q.accumulate = s->accumulate, q.up = up;
     q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
     if (links == 0) /* no tap meets this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
@@ -3747,7 +3663,7 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         windows_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
+        RUN_EACH(call, windows_each_kernel, s.m * s.all, s);
     else
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
@@ -3826,11 +3742,11 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->data, call->out, (uint16_t *)call->aux, n);
+        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
+                 (uint16_t *)call->aux, n);
     else if (x->grad)
-        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->grad, call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
+                 call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
 void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
@@ -3857,27 +3773,21 @@ Taken taken_of(const gckpt_call *call)
 }
 
 /* embed, gather: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
-                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+__global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
+                                     int64_t n)
 {
-    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         const float *from = table + index[r] * n;
-        for (int64_t i = lane; i < n; i += 32) {
-            if (out)
-                out[r * n + i] = from[i];
-            else
-                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
-        }
+        for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+            put_at(out, r * n + i, from[i]);
     }
 }
 
 void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        taken_of(call), call->out, call->out_bf16, rows, n);
+    RUN_ROWS(call, embed_forward_kernel, rows, call->in[0].data, taken_of(call), out_of(call), rows,
+             n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -3966,20 +3876,16 @@ void embed_backward(const gckpt_call *call)
     if (!d)
         return;
     Lists l = lists_of(call, table, rows);
-    dim3 grid = blocks_for(rows, 256);
     fill(call, l.count, 0, table + 1);
-    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
-    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
-    grid = blocks_for(table, 1);
+    RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_begin_kernel, table, l, table);
+    RUN_EACH(call, lists_fill_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
+    dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
-
-void gather_forward(const gckpt_call *call) { embed_forward(call); }
-void gather_backward(const gckpt_call *call) { embed_backward(call); }
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
@@ -3995,7 +3901,9 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Exponentials are computed twice rather than stored and read. y may be x. */
+/* Exponentials are computed twice rather than stored and read. LOG: classes in one step, as
+ * gckpti_online takes them. y may be x. */
+template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -4004,95 +3912,53 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
         float max = -INFINITY, sum = 0.0f;
         for (int64_t i = lane; i < n; i += 32)
             max = from[i] > max ? from[i] : max;
-        max = gckpti_shift(warp_max(max));
+        max = warp_max(max);
+        const float shift = gckpti_shift(max);
         for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - max);
+            sum += gckpti_exp(from[i] - shift);
         sum = warp_sum(sum);
+        max = LOG ? max : shift;
         gckpti_softmax_end(&max, &sum);
+        sum = LOG ? gckpti_log(sum) : sum;
         for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = gckpti_exp(from[i] - max) / sum;
+            y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
     }
 }
 
-void softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
 /* d may be g: an element is read last by the lane that writes it. */
+template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        float dot = 0.0f;
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            dot = gckpti_fma(g[i], y[i], dot);
-        dot = warp_sum(dot);
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put_product(&d[i], y[i], g[i] - dot, accumulate);
-    }
-}
-
-void softmax_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
-}
-
-/* Classes in one step, as gckpti_online takes them. y may be x. */
-__global__ void log_softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float max = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane; i < n; i += 32)
-            max = from[i] > max ? from[i] : max;
-        max = warp_max(max);
-        for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - gckpti_shift(max));
-        sum = warp_sum(sum);
-        gckpti_softmax_end(&max, &sum);
-        sum = gckpti_log(sum);
-        for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = from[i] - max - sum;
-    }
-}
-
-void log_softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, log_softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
-/* d may be g. */
-__global__ void log_softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
-                                            int64_t n, int accumulate)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            sum += g[i];
+            sum = LOG ? sum + g[i] : gckpti_fma(g[i], y[i], sum);
         sum = warp_sum(sum);
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            if (LOG)
+                gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            else
+                gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
     }
 }
 
-void log_softmax_backward(const gckpt_call *call)
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, log_softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+    const gckpt_arg *x = &call->in[0];
+    if (!backward)
+        RUN_ROWS(call, softmax_forward_kernel<LOG>, rows, x->data, call->out, rows, n);
+    else if (x->grad)
+        RUN_ROWS(call, softmax_backward_kernel<LOG>, rows, call->out, call->grad_out, x->grad, rows,
+                 n, x->accumulate);
 }
+
+void softmax_forward(const gckpt_call *call) { softmax_by<false>(call, false); }
+void softmax_backward(const gckpt_call *call) { softmax_by<false>(call, true); }
+void log_softmax_forward(const gckpt_call *call) { softmax_by<true>(call, false); }
+void log_softmax_backward(const gckpt_call *call) { softmax_by<true>(call, true); }
 
 /* >>exact/norms */
 /* The mean of x - c over a row. */
@@ -4122,11 +3988,8 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
         }
         float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
-            float d = gckpti_centered(from[i], c, mean), h = d * rstd;
-            out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
-                             : gain       ? h * gain[i]
-                             : bias       ? gckpti_fma(d, rstd, bias[i])
-                                          : h;
+            const float d = gckpti_centered(from[i], c, mean);
+            out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
         }
         if (aux && center && lane < 3)
             aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
@@ -4139,9 +4002,9 @@ void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
-        gckpti_norm_epsilon(o), call->in[0].data, o->gain ? call->in[o->gain].data : NULL,
-        o->bias ? call->in[o->bias].data : NULL, call->out, (float *)call->aux, rows, n);
+    RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), call->in[0].data,
+             o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL,
+             call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */
@@ -4202,22 +4065,16 @@ void layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *x = &call->in[0], *of_gain = &call->in[o->gain], *of_bias = &call->in[o->bias];
+    const gckpt_arg *x = &call->in[0];
     const float *aux = (const float *)call->aux;
-    Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
-    Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
-    if (gain.at || bias.at)
-        RUN(call, column_sums_kernel<NormTerms>,
-            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
-            rows, n);
+    const Sum gain = sum_of(call, o->gain);
+    column_sums(call, NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n },
+                gain, sum_of(call, o->bias), rows, n);
     if (x->grad)
-        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
-            o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data,
+                 o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
+                 x->accumulate);
 }
-
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
@@ -4326,17 +4183,14 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
 template <bool BACK>
 void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
 {
-    const ChannelTerms<BACK> of = { s, squares };
-    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
-        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
-        s.places, s.channels);
+    column_sums(call, ChannelTerms<BACK>{ s, squares }, Sum{ sums }, Sum{ more }, s.places,
+                s.channels, s.images);
 }
 
 void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
-        gain, from, to);
+    RUN_ROWS(call, channel_level_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
@@ -4354,15 +4208,6 @@ struct ImageTerms {
             term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
     }
 };
-
-void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
-                 int second)
-{
-    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
-    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
-        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
-        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
-}
 
 void groupnorm_forward(const gckpt_call *call)
 {
@@ -4387,15 +4232,15 @@ void groupnorm_backward(const gckpt_call *call)
     const float *aux = (const float *)call->aux;
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
+    const ImageTerms stats = { aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
-        channel_add(call,
-                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
-                      (float)call->rows },
-                    1, 1, 2);
+        column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
     channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
-    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
+                sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_level(call, s, sums, s.gain, NULL, a);
@@ -4410,9 +4255,6 @@ int64_t channel_room(const gckpt_call *call)
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
 }
-
-void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
-void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 #endif
 
 /* >>exact/recurrent */
@@ -4563,7 +4405,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
+            map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
     }
     const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
     const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
@@ -4571,7 +4413,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
+        column_sums(call, RowTerms{ s.da, NULL, q.gates }, sum_of(*q.bias), {}, links, q.gates);
 }
 
 /* Floats of scratch. */
@@ -4601,29 +4443,64 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = gckpti_online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(held[k] - shift);
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
 /* Rows of a loss over classes, some of their classes. */
-struct LossPart {
-    const float *x;        /* (rows,n): logits of classes first..first+n-1 of `classes` */
-    const int32_t *target; /* (rows) */
-    float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
-    int64_t rows, first, n, classes;
-    float cap; /* of logits, which have it already; 0: none */
+struct Classes {
+    const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
+    const int32_t *target;       /* (rows); of soft ones NULL */
+    const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
+    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
+    int64_t rows, first, n, classes, share;
+    float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
 
-/* A row left out adds -0 to the sum of losses, which changes no sum. */
-__global__ void loss_forward_kernel(LossPart l)
+Classes classes_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
+    Classes l = { x->data, targets->index, targets->data, w->data };
+    l.aux = (float *)call->aux, l.losses = (float *)call->work;
+    l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
+    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    return l;
+}
+
+__device__ float weight_of(const Classes &l, int64_t r)
+{
+    return l.weights ? l.weights[r / l.share] : 1.0f;
+}
+
+/* The loss of row r before its weight, as gckpti_loss_of; hit: its target's logit. A row left out
+ * adds -0 to the sum of losses, which changes no sum. */
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float hit)
+{
+    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    const float loss = log_sum - (hit - max);
+    float sum = 0.0f;
+    if (!soft && l.target[r] < 0)
+        return -0.0f;
+    if (!soft && !(l.smoothing > 0.0f))
+        return loss;
+    for (int64_t i = threadIdx.x % 32; i < l.n; i += 32) {
+        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
+    }
+    sum = warp_sum(sum);
+    return soft ? sum
+                : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
+}
+
+__global__ void loss_forward_kernel(Classes l)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, l.rows)) {
         const float *x = l.x + r * l.n;
-        const int64_t target = l.target[r], at = target - l.first;
+        const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
         float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
         if (l.first > 0)
             max = state[0], sum = state[1], hit = state[2];
@@ -4639,152 +4516,52 @@ __global__ void loss_forward_kernel(LossPart l)
             continue;
         }
         gckpti_softmax_end(&max, &sum);
-        float log_sum = gckpti_log(sum);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, hit);
         if (lane == 0)
-            l.losses[r] = target >= 0 ? log_sum - (hit - max) : -0.0f;
+            l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
         if (l.aux && lane < 2)
             l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
     }
 }
 
-/* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
+/* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+template <bool SOFT>
+__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+                                     int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
-    const float scale = moment->loss_scale;
+    const int lane = (int)threadIdx.x % 32;
+    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    const bool to_x = !SOFT || dx, to_t = SOFT && dt;
     for (EACH_ROW(r, l.rows)) {
-        const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
-        const bool out = l.target[r] < 0;
+        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const int64_t begin = r * l.n, end = begin + l.n;
+        const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
+        const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
         const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
-        for (int64_t i = r * l.n + threadIdx.x % 32; i < end; i += 32 * AT_ONCE) {
+        float mass = 0.0f;
+        for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
+            mass += l.soft[i];
+        mass = SOFT ? warp_sum(mass) : 1.0f;
+        for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
             float x[AT_ONCE];
             for (int k = 0; k < AT_ONCE; k++)
                 x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
-                int64_t at = i + 32 * k;
-                float p = gckpti_exp((x[k] - max) - log_sum);
-                p = at - r * l.n == target ? p - 1.0f : p;
+                const int64_t at = i + 32 * k;
+                const float t = SOFT ? l.soft[at] : at == target ? own : other, y = x[k] - max;
+                float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
                     p *= gckpti_capped_slope(x[k], l.cap);
-                if (out && !accumulate)
-                    d[at] = 0.0f;
-                if (!out)
-                    gckpti_put_product(&d[at], p, scale, accumulate);
+                if (out && to_x && !x_accumulate)
+                    dx[at] = 0.0f;
+                if (out && to_t && !t_accumulate)
+                    dt[at] = 0.0f;
+                if (!out && to_x)
+                    gckpti_put_product(&dx[at], p, scale, x_accumulate);
+                if (!out && to_t)
+                    gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
             }
-        }
-    }
-}
-
-void cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    add_losses(call, losses, call->in[1].index, rows, 1);
-}
-
-void cross_entropy_backward(const gckpt_call *call)
-{
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    if (call->in[0].grad)
-        RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            moment_of(call), call->in[0].accumulate);
-}
-
-/* >>exact/classes */
-/* ---- cross_entropy_with, soft_cross_entropy ---- */
-struct Classes {
-    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
-    const int32_t *target;           /* of the soft ones NULL */
-    float *aux, *losses;
-    int64_t rows, n, share;
-    float smoothing;
-};
-
-Classes classes_of(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
-    Classes l = { x->data, targets->data, w->data, targets->index, (float *)call->aux,
-                  (float *)call->work, gckpti_rows(&x->shape), gckpti_last(&x->shape), 1, 0.0f };
-    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
-    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
-    return l;
-}
-
-__device__ float weight_of(const Classes &l, int64_t r)
-{
-    return l.weights ? l.weights[r / l.share] : 1.0f;
-}
-
-/* The loss of row r before its weight, as gckpti_loss_of; of one that is left out -0. */
-__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum)
-{
-    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
-    float sum = 0.0f, loss = 0.0f;
-    if (!soft && l.target[r] < 0)
-        return -0.0f;
-    for (int64_t i = threadIdx.x % 32; (soft || l.smoothing > 0.0f) && i < l.n; i += 32) {
-        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
-    }
-    sum = warp_sum(sum);
-    if (soft)
-        return sum;
-    loss = log_sum - (x[l.target[r]] - max);
-    return l.smoothing > 0.0f ? gckpti_fma(l.smoothing / (float)l.n, sum,
-                                           gckpti_mul(1.0f - l.smoothing, loss))
-                              : loss;
-}
-
-__global__ void classes_forward_kernel(Classes l)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, l.rows)) {
-        const bool out = l.target && l.target[r] < 0;
-        float max = 0.0f, sum = 1.0f;
-        for (int64_t j = 0; !out && j < l.n; j += GCKPTI_LOSS_CHUNK)
-            online_chunk(l.x + r * l.n + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
-                         &sum);
-        gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum);
-        if (lane == 0)
-            l.losses[r] = out ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.aux && lane < 2)
-            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
-    }
-}
-
-/* dx and dt, the gradient of soft targets, may be NULL. */
-__global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
-                                        int x_accumulate, int t_accumulate)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
-    for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * moment->loss_scale;
-        const int64_t target = l.target ? l.target[r] : 0;
-        const bool out = target < 0 || w == 0.0f;
-        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
-        float mass = 0.0f;
-        for (int64_t i = r * l.n + lane; l.soft && !out && i < r * l.n + l.n; i += 32)
-            mass += l.soft[i];
-        mass = l.soft ? warp_sum(mass) : 1.0f;
-        for (int64_t k = lane, i = r * l.n + lane; k < l.n; k += 32, i += 32) {
-            const float x = out ? 0.0f : l.x[i] - max;
-            const float t = l.soft ? l.soft[i] : k == target ? own : other;
-            if (out && dx && !x_accumulate)
-                dx[i] = 0.0f;
-            if (out && dt && !t_accumulate)
-                dt[i] = 0.0f;
-            if (!out && dx)
-                gckpti_put_product(&dx[i], gckpti_fma(gckpti_exp(x - log_sum), mass, -t), scale,
-                                   x_accumulate);
-            if (!out && dt)
-                gckpti_put_product(&dt[i], log_sum - x, scale, t_accumulate);
         }
     }
 }
@@ -4792,37 +4569,38 @@ __global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const M
 __global__ void class_losses_kernel(Classes l)
 {
     for (EACH_ROW(r, l.rows)) {
-        float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1]);
+        const int64_t target = l.target ? l.target[r] : 0;
+        const float hit = target < 0 ? 0.0f : l.x[r * l.n + target];
+        const float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1], hit);
         if (threadIdx.x % 32 == 0)
             l.losses[r] = loss;
     }
 }
 
-void cross_entropy_with_forward(const gckpt_call *call)
+void cross_entropy_forward(const gckpt_call *call)
 {
-    Classes l = classes_of(call);
-    RUN(call, classes_forward_kernel, blocks_for(32 * l.rows, 256), 256, 0, l);
+    const Classes l = classes_of(call);
+    RUN_ROWS(call, loss_forward_kernel, l.rows, l);
     add_losses(call, l.losses, l.target, l.rows, 1);
 }
 
-/* work: a float a row and one a weight. */
-void cross_entropy_with_backward(const gckpt_call *call)
+/* work, where there are weights: a float a row and one a weight. */
+void cross_entropy_backward(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
-    const dim3 grid = blocks_for(32 * gckpti_rows(&x->shape), 256);
-    Classes l = classes_of(call);
-    if (x->grad || targets->grad)
-        RUN(call, classes_backward_kernel, grid, 256, 0, l, x->grad, targets->grad,
-            moment_of(call), x->accumulate, targets->accumulate);
+    const Classes l = classes_of(call);
+    if (l.soft && (x->grad || targets->grad))
+        RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
+                 moment_of(call), x->accumulate, targets->accumulate);
+    else if (x->grad)
+        RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
+                 moment_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    RUN(call, class_losses_kernel, grid, 256, 0, l);
+    RUN_ROWS(call, class_losses_kernel, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-
-void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
-void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
 /* >>exact/head */
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
@@ -4868,11 +4646,10 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
-    const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
-                   gckpti_head_cap(call) };
+    Classes l = { work, call->in[2].index + row };
     l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row; /* forward */
+    l.losses = work + parts->losses + row, l.state = work + parts->state; /* forward */
+    l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
     if (grad)
         dx = work + parts->dx;
     if (grad && x->accumulate)
@@ -4885,12 +4662,12 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (l.cap > 0.0f)
-            RUN(call, cap_kernel, blocks_for(rows * l.n, 256), 256, 0, work, rows * l.n,
-                1.0f / l.cap, l.cap);
+            RUN_EACH(call, cap_kernel, rows * l.n, work, rows * l.n, 1.0f / l.cap, l.cap);
         if (!backward)
-            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+            RUN_ROWS(call, loss_forward_kernel, rows, l);
         else
-            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, work, (float *)NULL,
+                     moment_of(call), 0, 0);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
             gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
@@ -5019,11 +4796,6 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-__device__ float part(const float4 &f, int k)
-{
-    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
-}
-
 /* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
  * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
@@ -5039,24 +4811,22 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
         block.turn(s, e);
-        float4 y[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
+        Pack<float, 4> y[4];
+        UNROLL for (int c = 0; c < 4; c++)
+            y[c] = load<4>(b + 16 * c * ROW + e);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
+            const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
-                block.link(s, k, r, part(x, k), z);
+                const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
+                block.link(s, k, r, x.v[k], z);
             }
         }
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-#pragma unroll
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
@@ -5095,16 +4865,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
          j + 4 <= common; j += 4) {
         block.turn(o, j);
-        float4 x[R];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(p + STEP * r * SCORES + j);
+        Pack<float, 4> x[R];
+        UNROLL for (int r = 0; r < R; r++)
+            x[r] = load<4>(p + STEP * r * SCORES + j);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             columns(y, v + (j + k) * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                block.link(o, k, r, part(x[r], k), y);
+            UNROLL for (int r = 0; r < R; r++)
+                block.link(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
@@ -5151,8 +4919,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
                 x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
             }
             columns(y, g + i * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
+            UNROLL for (int r = 0; r < R; r++)
                 block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
         }
     }
@@ -5165,15 +4932,12 @@ template <int R, int N, int STEP, bool MIXED>
 __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-            o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
+        o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+    }
 }
 
 /* Stores it. */
@@ -5181,26 +4945,20 @@ template <int R, int N, int STEP>
 __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
                          int e0)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n += 4) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            if (row < rows)
-                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        if (row < rows)
+            write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+    }
 }
 
 /* To shared memory, as factors. */
 template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
@@ -5237,8 +4995,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int c = 0; c < 4; c++)
+    UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
     *sum = gckpti_online_sum(*sum, first, factor, added);
@@ -5256,11 +5013,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_capped(*s, a.times, a.cap);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            x[r][c] = room[TILE / R * r * SCORES + 16 * c];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        x[r][c] = room[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -5304,8 +5058,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         for (int r = 0; r < R; r++) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
-#pragma unroll
-            for (int n = 0; n < N; n++)
+            UNROLL for (int n = 0; n < N; n++)
                 if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
@@ -5320,8 +5073,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
-#pragma unroll
-        for (int n = 0; n < N; n++)
+        UNROLL for (int n = 0; n < N; n++)
             o[r][n] /= sum[r];
     }
     if (a.out)
@@ -5350,8 +5102,8 @@ void attention_delta(const gckpt_call *call, float *delta)
     const int heads = ((const gckpti_attention *)call->attributes)->heads;
     const int64_t t = call->shape.d[1], c = call->shape.d[2],
                   queries = call->shape.d[0] * heads * t;
-    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
-        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
+    RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call), delta,
+             queries, t, heads, (int)(c / heads), c);
 }
 
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
@@ -5363,8 +5115,7 @@ __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Atten
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
     }
 }
@@ -5382,8 +5133,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
@@ -5397,8 +5147,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
@@ -5454,18 +5203,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         seen > begin || !a.accumulate[0] ? a.t : 0,
-                         at.slice * WIDTH);
+                         seen > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Keys from `there` on, which no query sees, have no links. */
 template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            o[r][n] = first + r < there ? o[r][n] : 0.0f;
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+        o[r][n] = first + r < there ? o[r][n] : 0.0f;
 }
 
 /* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
@@ -5534,31 +5279,26 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * WIDTH columns and `more` floats. */
-#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
+ * `width` columns and `more` floats. */
+#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
+        a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
+        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+                    bytes, a);                                                                     \
     } while (0)
-
-template <int R, int WIDTH, bool MIXED> void attention_keys_run(const gckpt_call *call, Attention a)
-{
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
-    RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
-              TILE * SCORES);
-}
 
 /* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
+        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
+        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        attention_keys_run<R, MIXED ? 64 : WIDTH, MIXED>(call, a);
+        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
@@ -7043,8 +6783,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
-    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+    X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -7061,27 +6801,30 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     }
 };
 
+/* Functions `which`, for the op of that name. */
+#define FOUND(name, which)                                                                         \
+    if (is_op(op, #name))                                                                          \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define FORWARD(which)                                                                             \
+    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
+        return Held<which##_forward>::run;
+
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define X(which) FOUND(which, which)
     OPS(X)
+    FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
+    FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
 #ifndef GCKPT_NO_RECURRENT
     X(gru) X(lstm)
 #endif
 #undef X
-    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
-        return Held<argmax_forward>::run;
-    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
-        return Held<from_u8_forward>::run;
-    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
-        return Held<detach_forward>::run;
-    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
+    FORWARD(argmax) FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
+    return NULL;
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
@@ -7093,10 +6836,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward>::run;
+#define X(which) FOUND(which, fast::which)
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -7200,33 +6940,32 @@ void self_test(Device *d, char *text)
 }
 
 /* >>backend/open */
+template <class F> void each_event(Device *d, F f)
+{
+    f(&d->before);
+    for (Side *s : { &d->moves, &d->ranks })
+        for (cudaEvent_t &e : s->ends)
+            f(&e);
+    for (Slot &s : d->slots)
+        f(&s.arrived), f(&s.taken);
+}
+
 void device_close(Device *d)
 {
-    for (int i = 0; i < RECORDINGS; i++)
-        drop(d, &d->recordings[i]);
-    for (int i = 0; i < SLOTS; i++) {
-        if (d->slots[i].arrived)
-            cudaEventDestroy(d->slots[i].arrived);
-        if (d->slots[i].taken)
-            cudaEventDestroy(d->slots[i].taken);
-        memset(&d->slots[i], 0, sizeof d->slots[i]);
-    }
+    for (Recording &r : d->recordings)
+        drop(d, &r);
+    each_event(d, [](cudaEvent_t *e) {
+        if (*e)
+            cudaEventDestroy(*e);
+    });
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->before)
-        cudaEventDestroy(d->before);
-    for (Side *s : { &d->moves, &d->ranks }) {
-        for (cudaEvent_t e : s->ends)
-            if (e)
-                cudaEventDestroy(e);
-        if (s->stream)
-            cudaStreamDestroy(s->stream);
-        memset(s, 0, sizeof *s);
-    }
-    for (cudaStream_t s : { d->feeds, d->main })
+    for (cudaStream_t s : { d->feeds, d->main, d->moves.stream, d->ranks.stream })
         if (s)
             cudaStreamDestroy(s);
+    memset(d->slots, 0, sizeof d->slots);
+    d->moves = d->ranks = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
     d->feeds = d->main = d->stream = NULL;
@@ -7252,14 +6991,10 @@ cudaError_t device_open(Device *d, int number)
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
     d->stream = d->main;
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
-    for (int i = 0; i < 2 * PIECES && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&(i % 2 ? d->moves : d->ranks).ends[i / 2],
-                                         cudaEventDisableTiming);
-    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
-                                         cudaEventDisableTiming);
+    each_event(d, [&error](cudaEvent_t *e) {
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    });
     if (error == cudaSuccess)
         error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
     if (error == cudaSuccess)
@@ -7309,37 +7044,10 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    gckpt_backend b = { "cuda",
-                        d,
-                        1,
-                        0,
-                        get,
-                        release,
-                        copy_in,
-                        copy_out,
-                        copy,
-                        workspace,
-                        find,
-                        Held<fill>::run,
-                        Held<add>::run,
-                        Held<convert>::run,
-                        update,
-                        finish,
-                        repeat,
-                        recorded,
-                        forget,
-                        shortage,
-                        find_fast,
-                        host_get,
-                        host_release,
-                        move,
-                        join,
-                        Held<nonfinite>::run,
-                        Held<unpack>::run,
-                        join_but,
-                        beside,
-                        rejoin };
-    d->backend = b;
+    d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
+                   Held<fill>::run, Held<add>::run, Held<convert>::run, update, finish, repeat,
+                   recorded, forget, shortage, find_fast, host_get, host_release, move, join,
+                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;
 }

@@ -4,8 +4,8 @@
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
     X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(cross_entropy_with) X(soft_cross_entropy) X(sum_loss) X(embed) X(gather) X(matmul) X(linear) \
-    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+    X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -22,27 +22,30 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     }
 };
 
+/* Functions `which`, for the op of that name. */
+#define FOUND(name, which)                                                                         \
+    if (is_op(op, #name))                                                                          \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define FORWARD(which)                                                                             \
+    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
+        return Held<which##_forward>::run;
+
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+#define X(which) FOUND(which, which)
     OPS(X)
+    FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
+    FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
 #ifndef GCKPT_NO_IMAGES
-    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) X(batchnorm)
+    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
 #ifndef GCKPT_NO_RECURRENT
     X(gru) X(lstm)
 #endif
 #undef X
-    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
-        return Held<argmax_forward>::run;
-    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
-        return Held<from_u8_forward>::run;
-    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
-        return Held<detach_forward>::run;
-    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
+    FORWARD(argmax) FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
+    return NULL;
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
@@ -54,10 +57,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward>::run;
+#define X(which) FOUND(which, fast::which)
     FAST_OPS(X)
 #undef X
     return NULL;

@@ -1,30 +1,29 @@
+template <class F> void each_event(Device *d, F f)
+{
+    f(&d->before);
+    for (Side *s : { &d->moves, &d->ranks })
+        for (cudaEvent_t &e : s->ends)
+            f(&e);
+    for (Slot &s : d->slots)
+        f(&s.arrived), f(&s.taken);
+}
+
 void device_close(Device *d)
 {
-    for (int i = 0; i < RECORDINGS; i++)
-        drop(d, &d->recordings[i]);
-    for (int i = 0; i < SLOTS; i++) {
-        if (d->slots[i].arrived)
-            cudaEventDestroy(d->slots[i].arrived);
-        if (d->slots[i].taken)
-            cudaEventDestroy(d->slots[i].taken);
-        memset(&d->slots[i], 0, sizeof d->slots[i]);
-    }
+    for (Recording &r : d->recordings)
+        drop(d, &r);
+    each_event(d, [](cudaEvent_t *e) {
+        if (*e)
+            cudaEventDestroy(*e);
+    });
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->before)
-        cudaEventDestroy(d->before);
-    for (Side *s : { &d->moves, &d->ranks }) {
-        for (cudaEvent_t e : s->ends)
-            if (e)
-                cudaEventDestroy(e);
-        if (s->stream)
-            cudaStreamDestroy(s->stream);
-        memset(s, 0, sizeof *s);
-    }
-    for (cudaStream_t s : { d->feeds, d->main })
+    for (cudaStream_t s : { d->feeds, d->main, d->moves.stream, d->ranks.stream })
         if (s)
             cudaStreamDestroy(s);
+    memset(d->slots, 0, sizeof d->slots);
+    d->moves = d->ranks = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
     d->feeds = d->main = d->stream = NULL;
@@ -50,14 +49,10 @@ cudaError_t device_open(Device *d, int number)
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
     d->stream = d->main;
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
-    for (int i = 0; i < 2 * PIECES && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&(i % 2 ? d->moves : d->ranks).ends[i / 2],
-                                         cudaEventDisableTiming);
-    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
-                                         cudaEventDisableTiming);
+    each_event(d, [&error](cudaEvent_t *e) {
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    });
     if (error == cudaSuccess)
         error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
     if (error == cudaSuccess)
@@ -107,37 +102,10 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    gckpt_backend b = { "cuda",
-                        d,
-                        1,
-                        0,
-                        get,
-                        release,
-                        copy_in,
-                        copy_out,
-                        copy,
-                        workspace,
-                        find,
-                        Held<fill>::run,
-                        Held<add>::run,
-                        Held<convert>::run,
-                        update,
-                        finish,
-                        repeat,
-                        recorded,
-                        forget,
-                        shortage,
-                        find_fast,
-                        host_get,
-                        host_release,
-                        move,
-                        join,
-                        Held<nonfinite>::run,
-                        Held<unpack>::run,
-                        join_but,
-                        beside,
-                        rejoin };
-    d->backend = b;
+    d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
+                   Held<fill>::run, Held<add>::run, Held<convert>::run, update, finish, repeat,
+                   recorded, forget, shortage, find_fast, host_get, host_release, move, join,
+                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;
 }

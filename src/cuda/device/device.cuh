@@ -154,10 +154,10 @@ void flush(Device *d); /* launches what only waits for more of its kind (between
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more: of
- * what waits. */
+ * what waits. It stands for the device. */
 struct Hold {
     Device *d;
-    explicit Hold(Device *device, bool more = false) : d(device)
+    explicit Hold(void *device, bool more = false) : d((Device *)device)
     {
         d->lock.lock();
         cudaSetDevice(d->number);
@@ -166,6 +166,8 @@ struct Hold {
             flush(d);
     }
     ~Hold() { d->lock.unlock(); }
+    operator Device *() const { return d; }
+    Device *operator->() const { return d; }
 };
 
 /* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
@@ -188,6 +190,9 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* A thread for each of n items, or a warp for each row. */
+#define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
+#define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* With more shared memory than a kernel may have unless it is asked for. */
 #define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \

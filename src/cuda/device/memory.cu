@@ -3,8 +3,7 @@ thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
     (void)alignment; /* 256 bytes at least */
@@ -72,8 +71,7 @@ void settle(Device *d, const char *what)
 
 void release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFree(memory), "cudaFree");
@@ -82,8 +80,7 @@ void release(void *context, void *memory, size_t bytes)
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
@@ -108,8 +105,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 /* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (!unrecordable(d))
         check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
@@ -120,16 +116,14 @@ void copy_out(void *context, void *host, const void *from, size_t bytes)
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
     d->busy = 1;
 }
 
 const char *finish(void *context)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     settle(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
@@ -137,8 +131,7 @@ const char *finish(void *context)
 /* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     void *p = NULL;
     no_room[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
@@ -154,8 +147,7 @@ void *host_get(void *context, size_t bytes)
 
 void host_release(void *context, void *memory, size_t bytes)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     (void)bytes;
     settle(d, "release");
     check(d, cudaFreeHost(memory), "cudaFreeHost");
@@ -163,8 +155,7 @@ void host_release(void *context, void *memory, size_t bytes)
 
 void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_begin(d, &d->moves);
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
@@ -175,8 +166,7 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 
 void join_but(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->moves, later);
 }
 
@@ -185,8 +175,7 @@ void join(void *context) { join_but(context, 0); }
 /* ---- what goes from rank to rank ---- */
 void *beside(void *context, int on)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (on)
         side_begin(d, &d->ranks);
     else
@@ -197,7 +186,6 @@ void *beside(void *context, int on)
 
 void rejoin(void *context, int later)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     side_join(d, &d->ranks, later);
 }

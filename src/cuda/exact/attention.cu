@@ -16,8 +16,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int c = 0; c < 4; c++)
+    UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
     *sum = gckpti_online_sum(*sum, first, factor, added);
@@ -35,11 +34,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_capped(*s, a.times, a.cap);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            x[r][c] = room[TILE / R * r * SCORES + 16 * c];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        x[r][c] = room[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -83,8 +79,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         for (int r = 0; r < R; r++) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
-#pragma unroll
-            for (int n = 0; n < N; n++)
+            UNROLL for (int n = 0; n < N; n++)
                 if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
@@ -99,8 +94,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
-#pragma unroll
-        for (int n = 0; n < N; n++)
+        UNROLL for (int n = 0; n < N; n++)
             o[r][n] /= sum[r];
     }
     if (a.out)
@@ -129,8 +123,8 @@ void attention_delta(const gckpt_call *call, float *delta)
     const int heads = ((const gckpti_attention *)call->attributes)->heads;
     const int64_t t = call->shape.d[1], c = call->shape.d[2],
                   queries = call->shape.d[0] * heads * t;
-    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
-        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
+    RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call), delta,
+             queries, t, heads, (int)(c / heads), c);
 }
 
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
@@ -142,8 +136,7 @@ __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Atten
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
     }
 }
@@ -161,8 +154,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
@@ -176,8 +168,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < 4; c++)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
@@ -233,18 +224,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         seen > begin || !a.accumulate[0] ? a.t : 0,
-                         at.slice * WIDTH);
+                         seen > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Keys from `there` on, which no query sees, have no links. */
 template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            o[r][n] = first + r < there ? o[r][n] : 0.0f;
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+        o[r][n] = first + r < there ? o[r][n] : 0.0f;
 }
 
 /* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
@@ -313,31 +300,26 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
- * WIDTH columns and `more` floats. */
-#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
+ * `width` columns and `more` floats. */
+#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
+        a.slices = (a.d + (width) - 1) / (width);                                                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
+        RUN_SHARING(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
+                    bytes, a);                                                                     \
     } while (0)
-
-template <int R, int WIDTH, bool MIXED> void attention_keys_run(const gckpt_call *call, Attention a)
-{
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
-    RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
-              TILE * SCORES);
-}
 
 /* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
-    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
+        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
+        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        attention_keys_run<R, MIXED ? 64 : WIDTH, MIXED>(call, a);
+        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */

@@ -179,23 +179,16 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
         for (int k = 1; k < x.n; k++)
             four = four && (repeated || x.step[t][k] % 4 == 0);
     }
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+#define COMBINE(N, I)                                                                              \
+    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, own, n / N,     \
+             accumulate)
     if (four && small(x))
-        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
-            b, own, n / 4, accumulate);
+        COMBINE(4, uint32_t);
     else if (four)
-        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
-            own, n / 4, accumulate);
+        COMBINE(4, int64_t);
     else if (small(x))
-        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
-            b, own, n, accumulate);
+        COMBINE(1, uint32_t);
     else
-        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
-}
-
-void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
-             const float *b, float by, int accumulate)
-{
-    Pair f = { op, by };
-    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
+        COMBINE(1, int64_t);
+#undef COMBINE
 }

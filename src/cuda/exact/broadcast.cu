@@ -8,17 +8,15 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
 void broadcast_forward(const gckpt_call *call, Pairing op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), op, call->out, in[0].data, in[1].data, 1.0f, 0);
+    combine(call, broadcast_axes(call, 1), Pair{ op, 1.0f }, call->out, in[0].data, in[1].data,
+            NULL, 0);
 }
 
 /* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
-                        Rule rule = NO_RULE)
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
-    const Scale<gckpti_put_product> by = { sign };
-    const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
@@ -26,48 +24,32 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
-             { {}, {}, 1, 1, rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low,
-               in->accumulate });
+             { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
     } else if (rule) {
-        combine(call, x, f, in->grad, call->grad_out, other, own, in->accumulate);
+        combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
+                in->accumulate);
     } else if (other) {
-        combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
+        combine(call, x, Pair{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL, in->accumulate);
     } else {
-        map(call, by, call->grad_out, NULL, in->grad, gckpti_elements(&call->shape),
-            in->accumulate);
+        map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
     }
 }
 
-void add_forward(const gckpt_call *call) { broadcast_forward(call, ADD); }
-void sub_forward(const gckpt_call *call) { broadcast_forward(call, SUB); }
-void mul_forward(const gckpt_call *call) { broadcast_forward(call, MUL); }
-void add_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, 1.0f, NULL);
-}
-void sub_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, NULL);
-    broadcast_gradient(call, 1, -1.0f, NULL);
-}
-void mul_backward(const gckpt_call *call)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data);
-}
-
-void div_forward(const gckpt_call *call) { broadcast_forward(call, DIVIDE); }
-void maximum_forward(const gckpt_call *call) { broadcast_forward(call, MAXIMUM); }
-void minimum_forward(const gckpt_call *call) { broadcast_forward(call, MINIMUM); }
-void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
-{
-    broadcast_gradient(call, 0, 1.0f, call->in[1].data, first);
-    broadcast_gradient(call, 1, 1.0f, call->in[0].data, second);
-}
-void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
-void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
-void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
+/* The second's gradient is by `sign`; other: gradients need the other input, and go by rules. */
+#define PAIRED(name, op, sign, other, first, second)                                               \
+    void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        broadcast_gradient(call, 0, 1.0f, other ? call->in[1].data : NULL, first);                 \
+        broadcast_gradient(call, 1, sign, other ? call->in[0].data : NULL, second);                \
+    }
+PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
+PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
+PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
+PAIRED(div, DIVIDE, 1.0f, true, ABOVE, BELOW)
+PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
+PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
+#undef PAIRED
 
 /* a, or else own, where a condition holds, or where it does not. */
 struct Choice {
@@ -99,7 +81,7 @@ void where_forward(const gckpt_call *call)
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
         swap_steps(&all, 1, 2);
-        combine(call, all, ADD, call->out, own, NULL, -0.0f, 0);
+        combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
         own = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);

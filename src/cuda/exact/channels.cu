@@ -104,17 +104,14 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
 template <bool BACK>
 void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
 {
-    const ChannelTerms<BACK> of = { s, squares };
-    RUN(call, column_sums_kernel<ChannelTerms<BACK>>,
-        dim3((unsigned)((s.channels + 31) / 32 * s.images)), 256, 0, of, Sum{ sums }, Sum{ more },
-        s.places, s.channels);
+    column_sums(call, ChannelTerms<BACK>{ s, squares }, Sum{ sums }, Sum{ more }, s.places,
+                s.channels, s.images);
 }
 
 void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN(call, channel_level_kernel, blocks_for(32 * s.images * s.groups, 256), 256, 0, s, sums,
-        gain, from, to);
+    RUN_ROWS(call, channel_level_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
@@ -132,15 +129,6 @@ struct ImageTerms {
             term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
     }
 };
-
-void channel_add(const gckpt_call *call, const ImageTerms &of, int64_t images, int first,
-                 int second)
-{
-    const gckpt_arg *a = &call->in[first], *b = &call->in[second];
-    RUN(call, column_sums_kernel<ImageTerms>, dim3((unsigned)((of.channels + 31) / 32)), 256, 0, of,
-        Sum{ first ? a->grad : NULL, a->low, a->accumulate },
-        Sum{ second ? b->grad : NULL, b->low, b->accumulate }, images, of.channels);
-}
 
 void groupnorm_forward(const gckpt_call *call)
 {
@@ -165,15 +153,15 @@ void groupnorm_backward(const gckpt_call *call)
     const float *aux = (const float *)call->aux;
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
+    const ImageTerms stats = { aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
-        channel_add(call,
-                    { aux, aux + s.channels, s.channels, s.n > 1 ? s.n / (s.n - 1) : 1.0f,
-                      (float)call->rows },
-                    1, 1, 2);
+        column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
     channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
-    channel_add(call, { sums, s.mean ? more : NULL, s.channels }, s.images, o->bias, o->gain);
+    column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
+                sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_level(call, s, sums, s.gain, NULL, a);
@@ -188,7 +176,4 @@ int64_t channel_room(const gckpt_call *call)
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
 }
-
-void batchnorm_forward(const gckpt_call *call) { groupnorm_forward(call); }
-void batchnorm_backward(const gckpt_call *call) { groupnorm_backward(call); }
 #endif

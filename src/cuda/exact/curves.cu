@@ -1,23 +1,42 @@
 /* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
- * where the slope needs it. */
-template <float (*F)(float)> struct Value {
-    static constexpr int READS = READS_A;
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
-};
-
-template <float (*SLOPE)(float), void (*PUT)(float *, float, float, int)> struct Slope {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+ * where the slope needs it. o: the N attributes that these take. */
+template <auto F, int N = 0> struct Value {
+    static constexpr int READS = READS_A, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float x, float, int) const
     {
-        PUT(d, g, SLOPE(at), accumulate);
+        if constexpr (N > 0)
+            *d = F(x, o);
+        else
+            *d = F(x);
     }
 };
 
-/* A first input's gradient from grad_out and `at`. */
-template <class F> void map_back(const gckpt_call *call, F f, const float *at)
+template <auto SLOPE, void (*PUT)(float *, float, float, int), int N = 0> struct Slope {
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
+    float o[N + 1];
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        if constexpr (N > 0)
+            PUT(d, g, SLOPE(at, o), accumulate);
+        else
+            PUT(d, g, SLOPE(at), accumulate);
+    }
+};
+
+template <class F> F by_attributes(const gckpt_call *call)
 {
-    map(call, f, at, call->grad_out, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    F f = {};
+    for (int i = 0; i < F::ATTRIBUTES; i++)
+        f.o[i] = ((const float *)call->attributes)[i];
+    return f;
+}
+
+/* x's gradient from a and b, which lie as it does. */
+template <class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
+{
+    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
 }
 
 template <class F> void map_forward(const gckpt_call *call, F f)
@@ -25,12 +44,17 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE(name, rule, at)                                                                      \
-    void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
+#define CURVE_BY(name, n, value, slope, rule, at)                                                  \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map_forward(call, by_attributes<Value<value, n>>(call));                                   \
+    }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
+        map_gradient(call, call->in[0], by_attributes<Slope<slope, gckpti_put_##rule, n>>(call),   \
+                     at, call->grad_out);                                                          \
     }
+#define CURVE(name, rule, at) CURVE_BY(name, 0, gckpti_##name, gckpti_##name##_slope, rule, at)
 CURVE(relu, passed, call->out)
 CURVE(gelu, product, call->in[0].data)
 CURVE(gelu_erf, product, call->in[0].data)
@@ -45,13 +69,10 @@ CURVE(reciprocal, product, call->out)
 CURVE(softplus, product, call->out)
 CURVE(sin, product, call->in[0].data)
 CURVE(cos, product, call->in[0].data)
+CURVE_BY(clamp, 2, gckpti_value_clamp, gckpti_slope_clamp, passed, call->in[0].data)
+CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, product, call->out)
 #undef CURVE
-
-struct Power {
-    static constexpr int READS = READS_A;
-    float e;
-    __device__ void operator()(float *d, float x, float, int) const { *d = gckpti_power(x, e); }
-};
+#undef CURVE_BY
 
 struct PowerGradient {
     static constexpr int READS = READS_BOTH;
@@ -67,49 +88,14 @@ struct PowerGradient {
 
 void pow_forward(const gckpt_call *call)
 {
-    Power f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
 }
 
 void pow_backward(const gckpt_call *call)
 {
-    PowerGradient f = { *(const float *)call->attributes };
-    map_back(call, f, call->in[0].data);
+    const PowerGradient f = { *(const float *)call->attributes };
+    map_gradient(call, call->in[0], f, call->in[0].data, call->grad_out);
 }
-
-/* Those with N attributes. */
-template <int N, float (*F)(float, const float *)> struct ValueBy {
-    static constexpr int READS = READS_A;
-    float o[N];
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
-};
-
-template <int N, float (*SLOPE)(float, const float *), void (*PUT)(float *, float, float, int)>
-struct SlopeBy {
-    static constexpr int READS = READS_BOTH;
-    float o[N];
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
-    {
-        PUT(d, g, SLOPE(at, o), accumulate);
-    }
-};
-
-#define CURVE_BY(name, n, rule, at)                                                                \
-    void name##_forward(const gckpt_call *call)                                                    \
-    {                                                                                              \
-        ValueBy<n, gckpti_value_##name> f;                                                         \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_forward(call, f);                                                                      \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        SlopeBy<n, gckpti_slope_##name, gckpti_put_##rule> f;                                      \
-        memcpy(f.o, call->attributes, sizeof f.o);                                                 \
-        map_back(call, f, at);                                                                     \
-    }
-CURVE_BY(clamp, 2, passed, call->in[0].data)
-CURVE_BY(leaky_relu, 1, product, call->out)
-#undef CURVE_BY
 
 void detach_forward(const gckpt_call *call)
 {
@@ -127,8 +113,7 @@ void from_u8_forward(const gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, from_u8_kernel, blocks_for(n, 256), 256, 0, call->in[0].bytes, o[0], o[1], call->out,
-        n);
+    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
 
 template <void (*PUT)(float *, float, float, int)> struct Scale {
@@ -142,15 +127,13 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_forward(call, f);
+    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
-        call->in[0].accumulate);
+    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    map_gradient(call, call->in[0], f, call->grad_out, NULL);
 }
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
@@ -195,9 +178,9 @@ void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumula
     float p = *(const float *)call->attributes;
     Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
     if (y && wide(x, y))
-        RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<4>, (n + 3) / 4, o, x, y, n, accumulate);
     else if (y)
-        RUN(call, dropout_kernel<1>, blocks_for(n, 256), 256, 0, o, x, y, n, accumulate);
+        RUN_EACH(call, dropout_kernel<1>, n, o, x, y, n, accumulate);
 }
 
 void dropout_forward(const gckpt_call *call)

@@ -15,27 +15,21 @@ Taken taken_of(const gckpt_call *call)
 }
 
 /* embed, gather: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, Taken index, float *out,
-                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+__global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
+                                     int64_t n)
 {
-    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         const float *from = table + index[r] * n;
-        for (int64_t i = lane; i < n; i += 32) {
-            if (out)
-                out[r * n + i] = from[i];
-            else
-                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
-        }
+        for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+            put_at(out, r * n + i, from[i]);
     }
 }
 
 void embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        taken_of(call), call->out, call->out_bf16, rows, n);
+    RUN_ROWS(call, embed_forward_kernel, rows, call->in[0].data, taken_of(call), out_of(call), rows,
+             n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -124,17 +118,13 @@ void embed_backward(const gckpt_call *call)
     if (!d)
         return;
     Lists l = lists_of(call, table, rows);
-    dim3 grid = blocks_for(rows, 256);
     fill(call, l.count, 0, table + 1);
-    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
-    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
-    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
-    grid = blocks_for(table, 1);
+    RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_begin_kernel, table, l, table);
+    RUN_EACH(call, lists_fill_kernel, rows, l, index, rows);
+    RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
+    dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
         n, call->in[0].accumulate);
 }
-
-void gather_forward(const gckpt_call *call) { embed_forward(call); }
-void gather_backward(const gckpt_call *call) { embed_backward(call); }

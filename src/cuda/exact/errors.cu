@@ -76,9 +76,7 @@ struct LossScale {
 
 void sum_loss_backward(const gckpt_call *call)
 {
-    LossScale f = { moment_of(call) };
-    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
-        call->in[0].accumulate);
+    map_gradient(call, call->in[0], LossScale{ moment_of(call) }, NULL, NULL);
 }
 
 struct Difference {
@@ -94,10 +92,8 @@ struct Difference {
 void mean_squared_error_backward(const gckpt_call *call)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
-    int64_t n = gckpti_elements(&call->in[0].shape);
-    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
-    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
-    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+    map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
+    map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
 }
 
 /* ---- losses of elements that may have weights ---- */
@@ -129,9 +125,7 @@ struct ByLossScale {
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    ByLossScale f = { moment_of(call) };
-    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
-        call->in[2].accumulate);
+    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
 }
 
 void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
@@ -146,8 +140,8 @@ void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share;
     if (x->grad || y->grad)
-        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
-            moment_of(call), n, x->accumulate, y->accumulate);
+        RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
+                 x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;

@@ -55,11 +55,9 @@ void greatest(const gckpt_call *call, float *out, void *number)
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN(call, greatest_row_kernel, blocks_for(n * 32, 256), 256, 0, x, out, (int32_t *)number,
-            v.size, n);
+        RUN_ROWS(call, greatest_row_kernel, n, x, out, (int32_t *)number, v.size, n);
     else
-        RUN(call, greatest_kernel, blocks_for(n, 256), 256, 0, x, out, (int32_t *)number, v.size,
-            v.inner, n);
+        RUN_EACH(call, greatest_kernel, n, x, out, (int32_t *)number, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
@@ -80,6 +78,6 @@ void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (call->in[0].grad)
-        RUN(call, max_backward_kernel, blocks_for(v.outer * v.size * v.inner, 256), 256, 0, v,
-            call->in[0].grad, call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+        RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
+                 call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
 }

@@ -41,11 +41,10 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
-    const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
-                   gckpti_head_cap(call) };
+    Classes l = { work, call->in[2].index + row };
     l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row; /* forward */
+    l.losses = work + parts->losses + row, l.state = work + parts->state; /* forward */
+    l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
     if (grad)
         dx = work + parts->dx;
     if (grad && x->accumulate)
@@ -58,12 +57,12 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (l.cap > 0.0f)
-            RUN(call, cap_kernel, blocks_for(rows * l.n, 256), 256, 0, work, rows * l.n,
-                1.0f / l.cap, l.cap);
+            RUN_EACH(call, cap_kernel, rows * l.n, work, rows * l.n, 1.0f / l.cap, l.cap);
         if (!backward)
-            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+            RUN_ROWS(call, loss_forward_kernel, rows, l);
         else
-            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, work, (float *)NULL,
+                     moment_of(call), 0, 0);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
             gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);

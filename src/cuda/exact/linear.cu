@@ -64,11 +64,19 @@ struct RowTerms {
     }
 };
 
-void bias_gradient(const gckpt_call *call, const RowTerms &of, const gckpt_arg *bias, int64_t rows)
+Sum sum_of(const gckpt_arg &x) { return { x.grad, x.low, x.accumulate }; }
+
+/* i 0: there is none. */
+Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
+
+template <class T>
+void column_sums(const gckpt_call *call, const T &of, Sum first, Sum second, int64_t rows,
+                 int64_t n, int64_t images = 1)
 {
-    if (bias->grad)
-        RUN(call, column_sums_kernel<RowTerms>, dim3((unsigned)((of.n + 31) / 32)), 256, 0, of,
-            Sum{ bias->grad, bias->low, bias->accumulate }, Sum{}, rows, of.n);
+    const int64_t blocks = (n + NORM_COLUMNS - 1) / NORM_COLUMNS * images;
+    if (first.at || second.at)
+        RUN(call, column_sums_kernel<T>, dim3((unsigned)blocks), 256, 0, of, first, second, rows,
+            n);
 }
 
 /* The third input's, of all rows of g. */
@@ -76,7 +84,7 @@ void bias_gradient(const gckpt_call *call)
 {
     const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
     if (call->inputs == 3)
-        bias_gradient(call, of, &call->in[2], gckpti_rows(&call->shape));
+        column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
 
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }

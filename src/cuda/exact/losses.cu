@@ -11,29 +11,64 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = gckpti_online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-#pragma unroll
-    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(held[k] - shift);
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
 /* Rows of a loss over classes, some of their classes. */
-struct LossPart {
-    const float *x;        /* (rows,n): logits of classes first..first+n-1 of `classes` */
-    const int32_t *target; /* (rows) */
-    float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
-    int64_t rows, first, n, classes;
-    float cap; /* of logits, which have it already; 0: none */
+struct Classes {
+    const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
+    const int32_t *target;       /* (rows); of soft ones NULL */
+    const float *soft, *weights; /* NULL, or: targets (rows,n); one for each `share` rows */
+    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *losses, *state; /* (rows); forward: (rows,3): max, sum, logit of the target, so far */
+    int64_t rows, first, n, classes, share;
+    float smoothing, cap; /* cap: of logits, which have it already; 0: none */
 };
 
-/* A row left out adds -0 to the sum of losses, which changes no sum. */
-__global__ void loss_forward_kernel(LossPart l)
+Classes classes_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
+    Classes l = { x->data, targets->index, targets->data, w->data };
+    l.aux = (float *)call->aux, l.losses = (float *)call->work;
+    l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
+    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    return l;
+}
+
+__device__ float weight_of(const Classes &l, int64_t r)
+{
+    return l.weights ? l.weights[r / l.share] : 1.0f;
+}
+
+/* The loss of row r before its weight, as gckpti_loss_of; hit: its target's logit. A row left out
+ * adds -0 to the sum of losses, which changes no sum. */
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float hit)
+{
+    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    const float loss = log_sum - (hit - max);
+    float sum = 0.0f;
+    if (!soft && l.target[r] < 0)
+        return -0.0f;
+    if (!soft && !(l.smoothing > 0.0f))
+        return loss;
+    for (int64_t i = threadIdx.x % 32; i < l.n; i += 32) {
+        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
+    }
+    sum = warp_sum(sum);
+    return soft ? sum
+                : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
+}
+
+__global__ void loss_forward_kernel(Classes l)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, l.rows)) {
         const float *x = l.x + r * l.n;
-        const int64_t target = l.target[r], at = target - l.first;
+        const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
         float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
         if (l.first > 0)
             max = state[0], sum = state[1], hit = state[2];
@@ -49,58 +84,88 @@ __global__ void loss_forward_kernel(LossPart l)
             continue;
         }
         gckpti_softmax_end(&max, &sum);
-        float log_sum = gckpti_log(sum);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, hit);
         if (lane == 0)
-            l.losses[r] = target >= 0 ? log_sum - (hit - max) : -0.0f;
+            l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
         if (l.aux && lane < 2)
             l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
     }
 }
 
-/* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
+/* dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+template <bool SOFT>
+__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+                                     int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
-    const float scale = moment->loss_scale;
+    const int lane = (int)threadIdx.x % 32;
+    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    const bool to_x = !SOFT || dx, to_t = SOFT && dt;
     for (EACH_ROW(r, l.rows)) {
-        const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
-        const bool out = l.target[r] < 0;
+        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const int64_t begin = r * l.n, end = begin + l.n;
+        const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
+        const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
         const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
-        for (int64_t i = r * l.n + threadIdx.x % 32; i < end; i += 32 * AT_ONCE) {
+        float mass = 0.0f;
+        for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
+            mass += l.soft[i];
+        mass = SOFT ? warp_sum(mass) : 1.0f;
+        for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
             float x[AT_ONCE];
             for (int k = 0; k < AT_ONCE; k++)
                 x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
-                int64_t at = i + 32 * k;
-                float p = gckpti_exp((x[k] - max) - log_sum);
-                p = at - r * l.n == target ? p - 1.0f : p;
+                const int64_t at = i + 32 * k;
+                const float t = SOFT ? l.soft[at] : at == target ? own : other, y = x[k] - max;
+                float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
                     p *= gckpti_capped_slope(x[k], l.cap);
-                if (out && !accumulate)
-                    d[at] = 0.0f;
-                if (!out)
-                    gckpti_put_product(&d[at], p, scale, accumulate);
+                if (out && to_x && !x_accumulate)
+                    dx[at] = 0.0f;
+                if (out && to_t && !t_accumulate)
+                    dt[at] = 0.0f;
+                if (!out && to_x)
+                    gckpti_put_product(&dx[at], p, scale, x_accumulate);
+                if (!out && to_t)
+                    gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
             }
         }
     }
 }
 
-void cross_entropy_forward(const gckpt_call *call)
+__global__ void class_losses_kernel(Classes l)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    add_losses(call, losses, call->in[1].index, rows, 1);
+    for (EACH_ROW(r, l.rows)) {
+        const int64_t target = l.target ? l.target[r] : 0;
+        const float hit = target < 0 ? 0.0f : l.x[r * l.n + target];
+        const float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1], hit);
+        if (threadIdx.x % 32 == 0)
+            l.losses[r] = loss;
+    }
 }
 
+void cross_entropy_forward(const gckpt_call *call)
+{
+    const Classes l = classes_of(call);
+    RUN_ROWS(call, loss_forward_kernel, l.rows, l);
+    add_losses(call, l.losses, l.target, l.rows, 1);
+}
+
+/* work, where there are weights: a float a row and one a weight. */
 void cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v, 0.0f };
-    l.aux = (float *)call->aux;
-    if (call->in[0].grad)
-        RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            moment_of(call), call->in[0].accumulate);
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
+    const Classes l = classes_of(call);
+    if (l.soft && (x->grad || targets->grad))
+        RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
+                 moment_of(call), x->accumulate, targets->accumulate);
+    else if (x->grad)
+        RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
+                 moment_of(call), x->accumulate, 0);
+    if (!call->in[2].grad)
+        return;
+    RUN_ROWS(call, class_losses_kernel, l.rows, l);
+    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
+    weights_gradient(call, l.losses + l.rows);
 }

@@ -25,11 +25,8 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
         }
         float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
-            float d = gckpti_centered(from[i], c, mean), h = d * rstd;
-            out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
-                             : gain       ? h * gain[i]
-                             : bias       ? gckpti_fma(d, rstd, bias[i])
-                                          : h;
+            const float d = gckpti_centered(from[i], c, mean);
+            out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
         }
         if (aux && center && lane < 3)
             aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
@@ -42,9 +39,9 @@ void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
-        gckpti_norm_epsilon(o), call->in[0].data, o->gain ? call->in[o->gain].data : NULL,
-        o->bias ? call->in[o->bias].data : NULL, call->out, (float *)call->aux, rows, n);
+    RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), call->in[0].data,
+             o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL,
+             call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */
@@ -105,19 +102,13 @@ void layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *x = &call->in[0], *of_gain = &call->in[o->gain], *of_bias = &call->in[o->bias];
+    const gckpt_arg *x = &call->in[0];
     const float *aux = (const float *)call->aux;
-    Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
-    Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
-    if (gain.at || bias.at)
-        RUN(call, column_sums_kernel<NormTerms>,
-            dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
-            NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n }, gain, bias,
-            rows, n);
+    const Sum gain = sum_of(call, o->gain);
+    column_sums(call, NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n },
+                gain, sum_of(call, o->bias), rows, n);
     if (x->grad)
-        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
-            o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data,
+                 o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
+                 x->accumulate);
 }
-
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }

@@ -62,11 +62,11 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN(call, pool_forward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->data, call->out, (uint16_t *)call->aux, n);
+        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
+                 (uint16_t *)call->aux, n);
     else if (x->grad)
-        RUN(call, pool_backward_kernel<MAX>, blocks_for(n, 256), 256, 0, gckpti_pooling_of(call),
-            x->grad, call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
+                 call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
 void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }

@@ -301,6 +301,3 @@ void products(const gckpt_call *call, const gckpti_product *t)
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
 }
-
-void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
-void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }

@@ -145,7 +145,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            map(call, Copy(), c ? s.e : s.d, NULL, start->grad, n, start->accumulate);
+            map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
     }
     const gckpti_factor before = { s.before, NULL, 1, s.units, 0, NULL };
     const gckpti_factor da = { s.da, NULL, 1, q.gates, 0, NULL };
@@ -153,7 +153,7 @@ template <int GATES> void cells_backward(const gckpt_call *call)
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        bias_gradient(call, { s.da, NULL, q.gates }, q.bias, links);
+        column_sums(call, RowTerms{ s.da, NULL, q.gates }, sum_of(*q.bias), {}, links, q.gates);
 }
 
 /* Floats of scratch. */

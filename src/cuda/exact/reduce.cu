@@ -90,7 +90,18 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divide);
     else
-        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
+        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
+}
+
+/* Of what is reduced, in its order: places in it as 0, in the result as 1. */
+Axes<int64_t> reduced_axes(const gckpti_axis_split &v)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    return axes_of(&w);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -99,31 +110,20 @@ void reduce_forward(const gckpt_call *call, bool mean)
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     float divide = mean ? (float)v.size : 1.0f;
-    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+    if (axis == -1 || axis == call->in[0].shape.n - 1)
         row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
-        return;
-    }
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    sums(call, axes_of(&w),
-         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+    else
+        sums(call, reduced_axes(v),
+             { NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
 
 /* Each element of an axis gets what its sum, or mean, got. */
 void reduce_backward(const gckpt_call *call, bool mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, v.inner, 1, 0);
-    gckpti_walk_axis(&w, v.size, 0, 0);
-    gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
-                  call->in[0].accumulate);
+        copy_axes(call, reduced_axes(v), call->in[0].grad, call->grad_out,
+                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }

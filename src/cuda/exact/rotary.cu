@@ -9,8 +9,8 @@ __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t 
 void cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    RUN(call, cache_kernel, blocks_for(all, 256), 256, 0, call->in[0], call->out, call->out_bf16, n,
-        all, c, call->shape.d[1] * c, moment_of(call));
+    RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
+             call->shape.d[1] * c, moment_of(call));
 }
 
 /* What turns pairs: frequency i is ratio^i times the first, or as listed. */
@@ -39,17 +39,6 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
         table[2 * at] = gckpti_mul(cosine, by.scale);
         table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
-    }
-}
-
-/* Columns from `turned` on of heads of d pass. */
-__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
-                                   int accumulate)
-{
-    int rest = d - turned;
-    for (EACH(at, n)) {
-        int64_t i = at / rest * d + turned + at % rest;
-        gckpti_put(&y[i], x[i], accumulate);
     }
 }
 
@@ -93,17 +82,16 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
                  o->turned ? o->scale : 1.0f, direction, { 0 } };
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
-        call->training ? NULL : moment_of(call), by, t, (int)half);
+    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
+             call->training ? NULL : moment_of(call), by, t, (int)half);
     if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
-        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
-            (int)half / 4, (int)d, accumulate);
+        RUN_EACH(call, rotary_kernel<4>, n / 4, x, y, table, n / 4, t, o->heads, (int)half / 4,
+                 (int)d, accumulate);
     else
-        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
-            (int)half, (int)d, accumulate);
-    if (turned < d && (x != y || accumulate))
-        RUN(call, rotary_rest_kernel, blocks_for(all * (d - turned), 256), 256, 0, x, y,
-            all * (d - turned), (int)d, (int)turned, accumulate);
+        RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
+                 accumulate);
+    if (turned < d && (x != y || accumulate)) /* columns that pass */
+        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)

@@ -94,11 +94,6 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
     bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
-__device__ float part(const float4 &f, int k)
-{
-    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
-}
-
 /* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
  * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
@@ -114,24 +109,22 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
         block.turn(s, e);
-        float4 y[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
+        Pack<float, 4> y[4];
+        UNROLL for (int c = 0; c < 4; c++)
+            y[c] = load<4>(b + 16 * c * ROW + e);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
+            const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
-                block.link(s, k, r, part(x, k), z);
+                const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
+                block.link(s, k, r, x.v[k], z);
             }
         }
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-#pragma unroll
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
@@ -170,16 +163,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
          j + 4 <= common; j += 4) {
         block.turn(o, j);
-        float4 x[R];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(p + STEP * r * SCORES + j);
+        Pack<float, 4> x[R];
+        UNROLL for (int r = 0; r < R; r++)
+            x[r] = load<4>(p + STEP * r * SCORES + j);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             columns(y, v + (j + k) * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                block.link(o, k, r, part(x[r], k), y);
+            UNROLL for (int r = 0; r < R; r++)
+                block.link(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
@@ -226,8 +217,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
                 x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
             }
             columns(y, g + i * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++)
+            UNROLL for (int r = 0; r < R; r++)
                 block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
         }
     }
@@ -240,15 +230,12 @@ template <int R, int N, int STEP, bool MIXED>
 __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-            o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
+        o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+    }
 }
 
 /* Stores it. */
@@ -256,26 +243,20 @@ template <int R, int N, int STEP>
 __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
                          int e0)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int n = 0; n < N; n += 4) {
-            int e = e0 + column_of(n);
-            int row = first + STEP * r;
-            if (row < rows)
-                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
+    {
+        const int e = e0 + column_of(n), row = first + STEP * r;
+        if (row < rows)
+            write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+    }
 }
 
 /* To shared memory, as factors. */
 template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+        to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */

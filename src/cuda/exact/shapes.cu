@@ -2,21 +2,28 @@
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
                int accumulate)
 {
-    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+    combine(call, x, Pair{ DIVIDE, by }, d, s, NULL, NULL, accumulate);
 }
 
-/* As gckpti_put_blocks. */
-void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
-                 int64_t blocks, int64_t n, int accumulate)
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+/* d = s, or d += s, for a part that is in its place in s, in d or in both (`which`); what has it
+ * not there has nothing else. */
+enum { FROM_PLACE = 1, TO_PLACE = 2 };
+void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
+               int accumulate)
 {
+    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
     gckpti_walk w;
     gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, n, 1, 1);
-    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    gckpti_walk_axis(&w, p.n, 1, 1);
+    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
     swap_steps(&x, 0, 1);
     swap_steps(&x, 1, 2);
-    copy_axes(call, x, d, s, 1.0f, accumulate);
+    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
 /* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
@@ -101,10 +108,6 @@ void permute_backward(const gckpt_call *call)
         transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
 }
 
-struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
-    int64_t blocks, whole, begin, n;
-};
-
 Part slice_part(const gckpt_call *call)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
@@ -117,8 +120,7 @@ Part slice_part(const gckpt_call *call)
 
 void slice_forward(const gckpt_call *call)
 {
-    Part p = slice_part(call);
-    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -142,13 +144,12 @@ void spread(const gckpt_call *call, const Part &p, float *d, const float *s, flo
     int64_t n = p.blocks * p.whole;
     bool narrow = n < GCKPT_CUDA_WIDE;
     bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four)
-        RUN(call, (spread_kernel<4, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<4, uint32_t>), n / 4, p, d, s, value);
     else if (narrow)
-        RUN(call, (spread_kernel<1, uint32_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint32_t>), n, p, d, s, value);
     else
-        RUN(call, (spread_kernel<1, uint64_t>), grid, 256, 0, p, d, s, value);
+        RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
 }
 
 void slice_backward(const gckpt_call *call)
@@ -156,7 +157,7 @@ void slice_backward(const gckpt_call *call)
     Part p = slice_part(call);
     float *d = call->in[0].grad;
     if (d && call->in[0].accumulate)
-        copy_blocks(call, d + p.begin, p.whole, call->grad_out, p.n, p.blocks, p.n, 1);
+        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
     else if (d)
         spread(call, p, d, call->grad_out, 0.0f);
 }
@@ -178,34 +179,25 @@ void pad_forward(const gckpt_call *call)
 
 void pad_backward(const gckpt_call *call)
 {
-    Part p = pad_part(call);
     if (call->in[0].grad)
-        copy_blocks(call, call->in[0].grad, p.n, call->grad_out + p.begin, p.whole, p.blocks, p.n,
-                    call->in[0].accumulate);
+        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
+                  call->in[0].accumulate);
 }
 
-void concat_forward(const gckpt_call *call)
+void concat_by(const gckpt_call *call, bool backward)
 {
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    float *o = call->out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
-        o += n;
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    Part p = { all.outer, all.size * all.inner, 0, 0 };
+    for (int i = 0; i < call->inputs; i++, p.begin += p.n) {
+        const gckpt_arg *x = &call->in[i];
+        p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
+        if (!backward)
+            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
+        else if (x->grad)
+            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
     }
 }
 
-void concat_backward(const gckpt_call *call)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    const float *g = call->grad_out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        if (call->in[i].grad)
-            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
-                        call->in[i].accumulate);
-        g += n;
-    }
-}
+void concat_forward(const gckpt_call *call) { concat_by(call, false); }
+void concat_backward(const gckpt_call *call) { concat_by(call, true); }

@@ -11,7 +11,9 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Exponentials are computed twice rather than stored and read. y may be x. */
+/* Exponentials are computed twice rather than stored and read. LOG: classes in one step, as
+ * gckpti_online takes them. y may be x. */
+template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -20,92 +22,50 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
         float max = -INFINITY, sum = 0.0f;
         for (int64_t i = lane; i < n; i += 32)
             max = from[i] > max ? from[i] : max;
-        max = gckpti_shift(warp_max(max));
+        max = warp_max(max);
+        const float shift = gckpti_shift(max);
         for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - max);
+            sum += gckpti_exp(from[i] - shift);
         sum = warp_sum(sum);
+        max = LOG ? max : shift;
         gckpti_softmax_end(&max, &sum);
+        sum = LOG ? gckpti_log(sum) : sum;
         for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = gckpti_exp(from[i] - max) / sum;
+            y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
     }
 }
 
-void softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
 /* d may be g: an element is read last by the lane that writes it. */
+template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
 {
     const int lane = (int)threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        float dot = 0.0f;
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            dot = gckpti_fma(g[i], y[i], dot);
-        dot = warp_sum(dot);
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put_product(&d[i], y[i], g[i] - dot, accumulate);
-    }
-}
-
-void softmax_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
-}
-
-/* Classes in one step, as gckpti_online takes them. y may be x. */
-__global__ void log_softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float max = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane; i < n; i += 32)
-            max = from[i] > max ? from[i] : max;
-        max = warp_max(max);
-        for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - gckpti_shift(max));
-        sum = warp_sum(sum);
-        gckpti_softmax_end(&max, &sum);
-        sum = gckpti_log(sum);
-        for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = from[i] - max - sum;
-    }
-}
-
-void log_softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, log_softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
-        call->out, rows, n);
-}
-
-/* d may be g. */
-__global__ void log_softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
-                                            int64_t n, int accumulate)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            sum += g[i];
+            sum = LOG ? sum + g[i] : gckpti_fma(g[i], y[i], sum);
         sum = warp_sum(sum);
         for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            if (LOG)
+                gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+            else
+                gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
     }
 }
 
-void log_softmax_backward(const gckpt_call *call)
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->in[0].grad)
-        RUN(call, log_softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
-            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+    const gckpt_arg *x = &call->in[0];
+    if (!backward)
+        RUN_ROWS(call, softmax_forward_kernel<LOG>, rows, x->data, call->out, rows, n);
+    else if (x->grad)
+        RUN_ROWS(call, softmax_backward_kernel<LOG>, rows, call->out, call->grad_out, x->grad, rows,
+                 n, x->accumulate);
 }
+
+void softmax_forward(const gckpt_call *call) { softmax_by<false>(call, false); }
+void softmax_backward(const gckpt_call *call) { softmax_by<false>(call, true); }
+void log_softmax_forward(const gckpt_call *call) { softmax_by<true>(call, false); }
+void log_softmax_backward(const gckpt_call *call) { softmax_by<true>(call, true); }

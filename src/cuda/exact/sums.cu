@@ -2,13 +2,13 @@
  * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
  * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
-    Axes<I> column, row;
-    int64_t columns, rows;
     Rule rule;
     const float *g, *other, *own;
     float sign, divide;
     float *sum, *low;
     int accumulate;
+    Axes<I> column, row; /* which sums() fills in, as their numbers */
+    int64_t columns, rows;
 };
 
 template <class I, bool RULED>
@@ -108,18 +108,17 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.rule, s.g,
-                  s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate };
+    Sums<I> t = { s.rule, s.g, s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate,
+                  axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows };
     bool along = s.row.n && s.row.step[0][0] == 1;
     if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
-        RUN(call, (sums_by_thread_kernel<I, RULED>), blocks_for(s.columns, 256), 256, 0, t);
+        RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
         RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
             32 * SUM_WARPS, 0, t, along);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other): fills in what of s says
- * where things lie. */
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
 void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
     s.columns = s.rows = 1;

@@ -75,15 +75,14 @@ Image image_of(const gckpt_call *call)
 void upsample_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    RUN(call, upsample_forward_kernel, blocks_for(n, 256), 256, 0, image_of(call), call->in[0].data,
-        call->out, n);
+    RUN_EACH(call, upsample_forward_kernel, n, image_of(call), call->in[0].data, call->out, n);
 }
 
 void upsample_backward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->in[0].shape);
     if (call->in[0].grad)
-        RUN(call, upsample_backward_kernel, blocks_for(n, 256), 256, 0, image_of(call),
-            call->in[0].grad, call->grad_out, n, call->in[0].accumulate);
+        RUN_EACH(call, upsample_backward_kernel, n, image_of(call), call->in[0].grad,
+                 call->grad_out, n, call->in[0].accumulate);
 }
 #endif

@@ -23,22 +23,12 @@ Windows windows_of(const gckpti_conv *s)
     const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t places = z->rows * s->r[0].results * s->r[1].results;
     const int64_t links = s->r[0].taps * s->r[1].taps * (up ? go : gc);
-    Windows q = { *z,
-                  { s->r[0], s->r[1] },
-                  s->from,
-                  s->w,
-                  s->start,
-                  s->out,
-                  dw ? links : places,
-                  dw ? places : links,
-                  up ? o : c,
-                  up ? c : o,
-                  up ? go : gc,
-                  up ? gc : go,
-                  up ? 1 : o,
-                  up ? o : 1,
-                  s->accumulate,
-                  up };
+    Windows q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
+    q.m = dw ? links : places, q.k = dw ? places : links;
+    q.source = up ? o : c, q.all = up ? c : o;
+    q.depth = up ? go : gc, q.columns = up ? gc : go;
+    q.link_step = up ? 1 : o, q.column_step = up ? o : 1;
+    q.accumulate = s->accumulate, q.up = up;
     q.whole = q.all % 4 == 0 && q.columns % 4 == 0 && wide(q.out);
     if (links == 0) /* no tap meets this phase */
         q.r[0].taps = 0, q.r[1].taps = 1;
@@ -287,7 +277,7 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         windows_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN(call, windows_each_kernel, blocks_for(s.m * s.all, 256), 256, 0, s);
+        RUN_EACH(call, windows_each_kernel, s.m * s.all, s);
     else
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
