@@ -116,6 +116,15 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
+    } else if (is("convert_kernel<8>")) {
+        gckpt_conversion v = std::get<0>(tally::of(l, convert_kernel<8>)).c;
+        c.bytes = (v.kind == GCKPT_WIDEN_ADD ? 10 : v.kind == GCKPT_ROUND ? 8 : 6) * (double)v.n;
+        c.on_its_way = v.kind == GCKPT_NARROW ? 32 : 16;
+    } else if (is("fill_kernel")) {
+        auto all = std::get<0>(tally::of(l, fill_kernel));
+        c.bytes = 0;
+        for (int i = 0; i < all.n; i++)
+            c.bytes += 4 * (double)all.at[i].n;
     } else if (is("update_kernel")) {
         auto all = std::get<0>(tally::of(l, update_kernel));
         c.bytes = 0;
@@ -224,7 +233,7 @@ void print(const char *what, const Table &t)
     std::sort(rows.begin(), rows.end(), [](const auto &a, const auto &b) { return a.second.seconds > b.second.seconds; });
     printf("| %s | launches | MB | Gflop | ms (estimated) |\n|---|---|---|---|---|\n", what);
     for (const auto &r : rows) {
-        if (r.second.count < 0.5)
+        if (std::abs(r.second.count) < 0.5 && std::abs(r.second.seconds) < 5e-6)
             continue;
         printf("| %s | %.0f | %.0f | %.0f | %.2f |\n", r.first.c_str(), r.second.count, r.second.bytes / 1e6, r.second.flops / 1e9, 1e3 * r.second.seconds);
         all.count += r.second.count, all.bytes += r.second.bytes, all.flops += r.second.flops, all.seconds += r.second.seconds;
@@ -244,7 +253,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "launches: %s\n", error);
         return 1;
     }
-    /* what one more micro-batch adds, and what is left of a step without any */
+    /* what one more micro-batch adds, and what is left of a step without any: less than nothing where the plan of
+     * several micro-batches has more of something in each */
     Table one = step_of(gpu, rows, 1), two = step_of(gpu, rows, 2);
     double micro = 0, update = 0;
     for (auto &r : two) {

@@ -229,6 +229,15 @@ static void device_runs(trial *t)
     else if (!loss)
         call.grad_out = (float *)put(t->g, n, 0);
     call.work = call.work_backward ? on_device(NULL, call.work_backward) : NULL;
+    for (int i = 0; i < t->inputs; i++) { /* zeros that wait: what starts from 0 does not need them */
+        int64_t size = count_of(&t->shape[i]);
+        if (!call.in[i].grad || call.in[i].accumulate || size % 2)
+            continue;
+        gpu->fill(&call, call.in[i].grad, 0, size);
+        call.in[i].accumulate = 1;
+        if (call.in[i].low)
+            gpu->fill(&call, call.in[i].low, 0, size);
+    }
     if (!(t->op->flags & (1u << 21)) || !loss) /* of late losses the backward counts too */
         call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
     gpu->find_fast(gpu->context, t->op, GCKPT_BACKWARD)(&call);

@@ -13,11 +13,11 @@ bool is_op(const gckpt_op *op, const char *name)
 }
 
 /* A function of the table, held. */
-template <auto F> struct Held;
-template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+template <auto F, bool MORE = false> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...), bool MORE> struct Held<F, MORE> {
     static void run(const gckpt_call *call, A... arguments)
     {
-        Hold hold(device_of(call));
+        Hold hold(device_of(call), MORE);
         F(call, arguments...);
     }
 };
@@ -36,13 +36,12 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     X(gru) X(lstm)
 #endif
 #undef X
-    if (is_op(op, "argmax") && kind == GCKPT_FORWARD)
-        return Held<argmax_forward>::run;
-    if (is_op(op, "from_u8") && kind == GCKPT_FORWARD)
-        return Held<from_u8_forward>::run;
-    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
-        return Held<detach_forward>::run;
-    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
+#define X(which)                                                                                   \
+    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
+        return Held<which##_forward>::run;
+    X(argmax) X(from_u8) X(detach) X(cache)
+#undef X
+    return NULL;
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
@@ -57,7 +56,7 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward>::run;
+                                     : Held<fast::which##_backward, true>::run;
     FAST_OPS(X)
 #undef X
     return NULL;
