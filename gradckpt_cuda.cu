@@ -22,7 +22,7 @@
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, classes, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1450
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1471
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            280
  *                 find, self_test, open
@@ -5703,6 +5703,25 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
     return copy;
 }
 
+/* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
+__global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
+                                  int heads, int d, bool wide)
+{
+    for (EACH(i, n)) {
+        const int64_t row = i / heads;
+        float sum = 0.0f, x[8], y[8];
+#pragma unroll 4
+        for (int e = 0; e < d; e += 8) {
+            read_run<8>(g, i * d + e, d - e, wide, x);
+            read_run<8>(out, i * d + e, d - e, wide, y);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum = gckpti_fma(x[k], y[k], sum);
+        }
+        delta[(row / t * heads + i % heads) * t + row % t] = sum;
+    }
+}
+
 /* >>fast/products */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
@@ -6595,9 +6614,11 @@ void attention_backward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
-    int64_t queries = call->shape.d[0] * call->shape.d[1];
-    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
-    attention_delta(call, delta);
+    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+    const Values g = grad_out_of(call), out = value_out_of(call);
+    float *delta = (float *)take(room, (size_t)n * sizeof *delta);
+    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+        p.heads, p.d, p.d % 8 == 0 && wide(g) && wide(out));
     p.delta = delta;
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;

@@ -149,10 +149,10 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("slice_kernel")) {
         auto p = tally::of(l, fast::slice_kernel);
         c.bytes = l.element * (double)std::get<3>(p) * std::get<4>(p);
-    } else if (is("attention_delta_kernel")) {
-        auto p = tally::of(l, attention_delta_kernel);
-        c.bytes = (double)std::get<3>(p) * std::get<6>(p) * 4;
-        c.on_its_way = 4;
+    } else if (is("fast_delta_kernel")) {
+        auto p = tally::of(l, fast::fast_delta_kernel);
+        c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
+        c.on_its_way = 2 * 4 * 16; /* four of its eight turns */
     } else if (is("embed")) {
         c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row each, or of the table */
     } else if (is("moments") || is("lists")) {
