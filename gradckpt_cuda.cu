@@ -22,7 +22,7 @@
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, classes, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1471
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1469
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            280
  *                 find, self_test, open
@@ -6648,7 +6648,7 @@ gckpt_result attention_room(gckpt_call *call)
  * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
  * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
  * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
-enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows */
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
@@ -6680,14 +6680,12 @@ struct LossSizes {
     int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
 };
 
-LossSizes loss_sizes(const gckpt_call *call)
+LossSizes loss_sizes(const gckpt_call *call, bool backward)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
-                    v,     gckpti_min(rows, LOSS_ROWS),
-                    chunk, (chunk + 7) / 8 * 8 };
-    return s;
+    int64_t block = gckpti_min(rows, backward ? LOSS_ROWS : 4 * LOSS_ROWS);
+    return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
 }
 
 /* Pieces of the workspace. */
@@ -6700,7 +6698,7 @@ struct LossRoom {
 
 LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, backward);
     LossRoom r;
     memset(&r, 0, sizeof r);
     r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
@@ -6723,7 +6721,7 @@ MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t
     int64_t c = gckpti_last(&call->in[0].shape);
     const Matrix<uint16_t> x = matrix(r.x + row * c, c);
     MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
-    p.c_row = (int)loss_sizes(call).row;
+    p.c_row = (int)loss_sizes(call, true).row;
     p.loss.target = call->in[2].index + row;
     p.loss.first = (int)first;
     return p;
@@ -6741,7 +6739,7 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, false);
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, false);
     float *aux = (float *)call->aux;
@@ -6764,7 +6762,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
 void linear_cross_entropy_backward(const gckpt_call *asked)
 {
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, true);

@@ -566,7 +566,7 @@ static void test_loss(void)
     test_loss_of(16, 8, 131, 1, 0, 1, 2);
     test_loss_of(16, 8, 64, 1, 1 | 1 << GRAD, 1, 1);
     test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes in two chunks */
-    test_loss_of(4100, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks */
+    test_loss_of(16388, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks forward, in five backward */
 }
 
 /* ---- norms ---- */
