@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, recordings                               616
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           701
+ *     >>between   fill, add, convert, update, unpack                                           702
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  4266
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
@@ -24,7 +24,7 @@
  *                 channels, recurrent, losses, classes, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1469
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            280
+ *     >>backend   which kernels there are, the self-test, the table                            287
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1247,10 +1247,11 @@ void flush(Device *d)
     p->blocks = 0;
 }
 
-/* n words. Those that wait are of other memory. */
+/* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     Device *d = device_of(call);
+    Hold hold(d, true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
     bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
@@ -7124,14 +7125,21 @@ bool is_op(const gckpt_op *op, const char *name)
 }
 
 /* A function of the table, held. */
-template <auto F, bool MORE = false> struct Held;
-template <class... A, void (*F)(const gckpt_call *, A...), bool MORE> struct Held<F, MORE> {
+template <auto F> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     static void run(const gckpt_call *call, A... arguments)
     {
-        Hold hold(device_of(call), MORE);
+        Hold hold(device_of(call));
         F(call, arguments...);
     }
 };
+
+/* One that sees what waits. */
+template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+{
+    Hold hold(device_of(call), true);
+    F(call);
+}
 
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -7167,7 +7175,7 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward, true>::run;
+                                     : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -7381,9 +7389,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
-                   Held<fill, true>::run, Held<add>::run, Held<convert>::run, update, finish,
-                   repeat, recorded, forget, shortage, find_fast, host_get, host_release, move,
-                   join, Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
+                   fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
+                   forget, shortage, find_fast, host_get, host_release, move, join,
+                   Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;
 }

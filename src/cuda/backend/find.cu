@@ -13,14 +13,21 @@ bool is_op(const gckpt_op *op, const char *name)
 }
 
 /* A function of the table, held. */
-template <auto F, bool MORE = false> struct Held;
-template <class... A, void (*F)(const gckpt_call *, A...), bool MORE> struct Held<F, MORE> {
+template <auto F> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     static void run(const gckpt_call *call, A... arguments)
     {
-        Hold hold(device_of(call), MORE);
+        Hold hold(device_of(call));
         F(call, arguments...);
     }
 };
+
+/* One that sees what waits. */
+template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+{
+    Hold hold(device_of(call), true);
+    F(call);
+}
 
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -56,7 +63,7 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
-                                     : Held<fast::which##_backward, true>::run;
+                                     : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;

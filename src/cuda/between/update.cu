@@ -146,10 +146,11 @@ void flush(Device *d)
     p->blocks = 0;
 }
 
-/* n words. Those that wait are of other memory. */
+/* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     Device *d = device_of(call);
+    Hold hold(d, true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
     bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
