@@ -797,8 +797,8 @@ static void test_training(void)
     uint64_t want = train(&first);
     CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
-    /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch */
-    CHECK_MSG(first.launches <= 276, "a step has %ld launches", first.launches);
+    /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch; zeros are hardly written */
+    CHECK_MSG(first.launches <= 204, "a step has %ld launches", first.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
     for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
         setting o = first;
