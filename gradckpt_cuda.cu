@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               618
+ *     >>device    streams, memory, errors, launching, recordings                               609
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           659
+ *     >>between   fill, add, convert, update, unpack                                           702
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  4013
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1430
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1469
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            276
+ *     >>backend   which kernels there are, the self-test, the table                            286
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -140,41 +140,27 @@ Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 /* What the program can do about an error. By number: toolkits differ in the names they know. */
 const char *remedy(int error)
 {
-    switch (error) {
-    case 2: /* cudaErrorMemoryAllocation */
-        return "plan with a smaller budget";
-    case 35:  /* cudaErrorInsufficientDriver */
-    case 222: /* cudaErrorUnsupportedPtxVersion */
-        return "there is no driver here, or one older than nvcc: install a newer one";
-    case 46: /* cudaErrorDevicesUnavailable */
-        return "another process holds it exclusively";
-    case 98:  /* cudaErrorInvalidDeviceFunction */
-    case 209: /* cudaErrorNoKernelImageForDevice */
-        return "compile gradckpt_cuda.cu for it: nvcc -arch=native";
-    case 100: /* cudaErrorNoDevice */
-        return "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are";
-    case 701: /* cudaErrorLaunchOutOfResources */
-        return "compile gradckpt_cuda.cu by nvcc -O3 -arch=native";
-    case 702: /* cudaErrorLaunchTimeout */
-        return "a device with a display stops long kernels: take smaller micro-batches";
-    case 700: /* cudaErrorIllegalAddress */
-    case 710: /* cudaErrorAssert */
-    case 714: /* cudaErrorHardwareStackError */
-    case 715: /* cudaErrorIllegalInstruction */
-    case 716: /* cudaErrorMisalignedAddress */
-    case 717: /* cudaErrorInvalidAddressSpace */
-    case 718: /* cudaErrorInvalidPc */
-    case 719: /* cudaErrorLaunchFailure */
-        return "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved";
-    case 214: /* cudaErrorECCUncorrectable */
-    case 220: /* cudaErrorNvlinkUncorrectable */
-    case 226: /* cudaErrorExternalDevice, as below: the device is not there any more */
-    case 721: /* cudaErrorContained */
-    case 802: /* cudaErrorSystemNotReady */
-    case 999: /* cudaErrorUnknown */
-        return "the device is lost (dmesg, nvidia-smi): start again from what was saved";
-    default: return "start again from what was saved";
-    }
+    static const struct {
+        int errors[8];
+        const char *what;
+    } all[] = {
+        { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
+        { { 35, 222 }, "there is no driver here, or one older than nvcc: install a newer one" },
+        { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
+        { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
+        { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
+        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" }, /* registers, .. */
+        { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
+        { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
+          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
+        { { 214, 220, 226, 721, 802, 999 }, /* uncorrectable, external, contained, not ready, .. */
+          "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
+    };
+    for (const auto &one : all)
+        for (int e : one.errors)
+            if (e == error)
+                return one.what;
+    return "start again from what was saved";
 }
 
 void explain(char *text, int number, cudaError_t error, const char *what)
@@ -211,8 +197,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. more: of
- * what waits. It stands for the device. */
+ * which it stays: to set the one before again would make a context there, if it has none. more:
+ * what waits may wait until something is launched. It stands for the device. */
 struct Hold {
     Device *d;
     explicit Hold(void *device, bool more = false) : d((Device *)device)
@@ -240,11 +226,16 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
+#define LAUNCHED(device, kernel, grid, block, shared, ...)                                         \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
         (device)->busy = 1;                                                                        \
+    } while (0)
+#define RUN_ON(device, ...)                                                                        \
+    do {                                                                                           \
+        flush(device);                                                                             \
+        LAUNCHED(device, __VA_ARGS__);                                                             \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
@@ -905,25 +896,6 @@ void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Re
         map_by<1>(call, f, a, b, d, n, accumulate);
 }
 
-template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
-{
-    Pack<uint32_t, N> pack;
-    for (int k = 0; k < N; k++)
-        pack.v[k] = word;
-    for (EACH(i, n / N))
-        store(to + i * N, pack);
-    for (EACH(i, n % N))
-        to[n / N * N + i] = word;
-}
-
-void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    if (n > 0 && wide(to))
-        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
-    else if (n > 0)
-        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
-}
-
 struct Copy {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float a, float, int accumulate) const
@@ -1095,39 +1067,65 @@ template <int N> __global__ void convert_kernel(Converting o)
         convert_at<1>(o, o.c.n / N * N + i);
 }
 
+void convert_by(const gckpt_call *call, const Converting &o)
+{
+    if (o.c.n > 0 && wide(o.c.x, o.c.from, o.c.to))
+        RUN(call, convert_kernel<8>, blocks_for((o.c.n + 7) / 8, 256), 256, 0, o);
+    else if (o.c.n > 0)
+        RUN(call, convert_kernel<1>, blocks_for(o.c.n, 256), 256, 0, o);
+}
+
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
-    Converting o = { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL };
-    if (c->n > 0 && wide(c->x, c->from, c->to))
-        RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
-    else if (c->n > 0)
-        RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
-}
-
-__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_from_bf16(from[i]);
+    convert_by(call, { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL });
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
 {
-    RUN(call, widen_kernel, blocks_for(n, 256), 256, 0, from, to, n);
-}
-
-__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_to_bf16(from[i]);
+    convert_by(call, { { GCKPT_WIDEN, to, from, NULL, n, 0 }, 0, NULL });
 }
 
 void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 {
-    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, from, to, n);
+    convert_by(call, { { GCKPT_NARROW, (float *)from, NULL, to, n, 0 }, 0, NULL });
 }
 
 /* >>between/update */
+/* ---- fills and updates come one by one and wait until there are MOST, or until something else is
+ * asked for: then one launch does them all, each in blocks of its own ---- */
+struct Fills {
+    enum { MOST = 64, WORDS = 8192 }; /* of a block */
+    struct Fill {
+        uint32_t *to;
+        int64_t n;
+        uint32_t word;
+        unsigned first; /* block */
+    } at[MOST];
+    int n;
+};
+
+/* Whose block this is. */
+template <class W> __device__ int waiting_of(const W &all)
+{
+    int of = 0;
+    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
+        of++;
+    return of;
+}
+
+__global__ void fill_kernel(const __grid_constant__ Fills all)
+{
+    const Fills::Fill &f = all.at[waiting_of(all)];
+    const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
+    const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
+    const Pack<uint32_t, 4> pack = { { f.word, f.word, f.word, f.word } };
+    for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
+        store(f.to + at + i * 4, pack);
+    for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        f.to[at + i] = f.word;
+}
+
 struct More { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
@@ -1173,8 +1171,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.state[1] + i, v);
 }
 
-/* Passes come one by one, one for each parameter, and wait until there are MOST or something else
- * is asked for: then one launch does them all, each in blocks of its own. */
+/* Of other parameters each. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -1186,7 +1183,7 @@ struct Passes {
     unsigned blocks;
     int n;
 };
-static_assert(sizeof(Passes) <= 4096, "arguments of a kernel");
+static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
  * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
@@ -1196,9 +1193,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
     typedef Pack<float, 4> Four;
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
-    int of = 0;
-    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
-        of++;
+    const int of = waiting_of(all);
     const gckpt_pass &p = all.at[of].p;
     const More &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
@@ -1223,39 +1218,78 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-Passes waiting[sizeof devices / sizeof *devices];
+struct Waiting { /* the fills are first */
+    Fills fills;
+    Passes passes;
+} waiting[sizeof devices / sizeof *devices];
 
 void flush(Device *d)
 {
-    Passes *w = &waiting[d->number];
-    if (w->n)
-        RUN_ON(d, update_kernel, w->blocks, 256, 0, *w);
-    w->n = 0;
-    w->blocks = 0;
+    Fills *f = &waiting[d->number].fills;
+    Passes *p = &waiting[d->number].passes;
+    unsigned blocks = 0;
+    for (int i = 0; i < f->n; i++) {
+        f->at[i].first = blocks;
+        blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
+    }
+    if (f->n)
+        LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
+    if (p->n)
+        LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
+    f->n = p->n = 0;
+    p->blocks = 0;
 }
 
-/* An entry of the table. Those that wait are of other parameters. */
+/* An entry of the table. Those that wait are of other memory. */
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    Device *d = device_of(call);
+    Hold hold(d, true);
+    Fills *f = &waiting[d->number].fills;
+    uint32_t *words = (uint32_t *)to;
+    bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
+    for (int i = 0; i < f->n; i++)
+        full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
+    if (full)
+        flush(d);
+    if (n > 0)
+        f->at[f->n++] = { words, n, word, 0 };
+}
+
+/* true: just these words wait to become zeros, and now nobody writes them but the caller. */
+bool zeros_of(Device *d, const void *at, int64_t n)
+{
+    Fills *f = &waiting[d->number].fills;
+    for (int i = 0; i < f->n; i++)
+        if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
+            f->at[i] = f->at[--f->n];
+            return true;
+        }
+    return false;
+}
+
+/* An entry of the table. */
 void update(const gckpt_call *call, const gckpt_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
     Device *d = device_of(call);
     Hold hold(d, true);
-    Passes *w = &waiting[d->number];
-    if (w->n == Passes::MOST)
-        flush(d);
-    Passes::Pass *to = &w->at[w->n];
-    gckpt_pass &p = to->p = *pass;
-    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    Passes *w = &waiting[d->number].passes;
+    gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    if (w->n == Passes::MOST)
+        flush(d);
+    Passes::Pass *to = &w->at[w->n++];
+    to->p = p;
+    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
         to->four = to->four && wide((const char *)p.base + p.more[u]);
     }
     to->first = w->blocks;
     w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
-    w->n++;
 }
 
 /* >>between/unpack */
@@ -5410,6 +5444,25 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
     return copy;
 }
 
+/* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
+__global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
+                                  int heads, int d, bool wide)
+{
+    for (EACH(i, n)) {
+        const int64_t row = i / heads;
+        float sum = 0.0f, x[8], y[8];
+#pragma unroll 4
+        for (int e = 0; e < d; e += 8) {
+            read_run<8>(g, i * d + e, d - e, wide, x);
+            read_run<8>(out, i * d + e, d - e, wide, y);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum = gckpti_fma(x[k], y[k], sum);
+        }
+        delta[(row / t * heads + i % heads) * t + row % t] = sum;
+    }
+}
+
 /* >>fast/products */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
@@ -5753,7 +5806,7 @@ __global__ void add_groups_kernel(Column first, Column second, int64_t groups, i
     float sum = 0.0f, rest = 0.0f;
     if (line == 0 && j < n) {
         sum = o.accumulate ? value_at(o.to, j) : 0.0f;
-        rest = o.low ? o.low[j] : 0.0f;
+        rest = o.accumulate && o.low ? o.low[j] : 0.0f;
     }
     for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
         float v[EACH_HAS];
@@ -5777,6 +5830,24 @@ __global__ void add_groups_kernel(Column first, Column second, int64_t groups, i
     }
 }
 
+/* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
+ * sums start from 0 instead. */
+gckpt_call without_zeros(const gckpt_call *call)
+{
+    gckpt_call c = *call;
+    for (int i = 1; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        int64_t n = gckpti_elements(&arg->shape), alone = arg->grad != NULL;
+        for (int k = 0; k < c.inputs; k++)
+            alone = alone && (k == i || c.in[k].grad != arg->grad);
+        if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
+            arg->accumulate = 0;
+        if (alone && !arg->accumulate)
+            zeros_of(device_of(call), arg->low, n);
+    }
+    return c;
+}
+
 /* Room for one of the two sums; arg: a parameter that may want one. */
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
@@ -5797,9 +5868,8 @@ void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, 
     else
         RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
             each, plain.parts, normed.parts);
-    RUN(call, add_groups_kernel,
-        dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1), 256, 0,
-        plain.parts ? plain : normed, normed, groups, n);
+    RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1),
+        256, 0, plain.parts ? plain : normed, normed, groups, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -5816,8 +5886,9 @@ void linear_forward(const gckpt_call *call)
                 1, transposed);
 }
 
-void linear_backward(const gckpt_call *call)
+void linear_backward(const gckpt_call *asked)
 {
+    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
@@ -6284,9 +6355,11 @@ void attention_backward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
-    int64_t queries = call->shape.d[0] * call->shape.d[1];
-    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
-    attention_delta(call, delta);
+    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+    const Values g = grad_out_of(call), out = value_out_of(call);
+    float *delta = (float *)take(room, (size_t)n * sizeof *delta);
+    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+        p.heads, p.d, p.d % 8 == 0 && wide(g) && wide(out));
     p.delta = delta;
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;
@@ -6316,7 +6389,7 @@ gckpt_result attention_room(gckpt_call *call)
  * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
  * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
  * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
-enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows */
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
@@ -6348,14 +6421,12 @@ struct LossSizes {
     int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
 };
 
-LossSizes loss_sizes(const gckpt_call *call)
+LossSizes loss_sizes(const gckpt_call *call, bool backward)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
-                    v,     gckpti_min(rows, LOSS_ROWS),
-                    chunk, (chunk + 7) / 8 * 8 };
-    return s;
+    int64_t block = gckpti_min(rows, backward ? LOSS_ROWS : 4 * LOSS_ROWS);
+    return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
 }
 
 /* Pieces of the workspace. */
@@ -6368,7 +6439,7 @@ struct LossRoom {
 
 LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, backward);
     LossRoom r;
     memset(&r, 0, sizeof r);
     r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
@@ -6391,7 +6462,7 @@ MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t
     int64_t c = gckpti_last(&call->in[0].shape);
     const Matrix<uint16_t> x = matrix(r.x + row * c, c);
     MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
-    p.c_row = (int)loss_sizes(call).row;
+    p.c_row = (int)loss_sizes(call, true).row;
     p.loss.target = call->in[2].index + row;
     p.loss.first = (int)first;
     return p;
@@ -6409,7 +6480,7 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, false);
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, false);
     float *aux = (float *)call->aux;
@@ -6429,9 +6500,10 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
-void linear_cross_entropy_backward(const gckpt_call *call)
+void linear_cross_entropy_backward(const gckpt_call *asked)
 {
-    LossSizes s = loss_sizes(call);
+    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, true);
@@ -6736,8 +6808,9 @@ void layernorm_forward(const gckpt_call *call)
         (float *)call->aux, rows, n, n % 8 == 0 && wide(x) && wide(out));
 }
 
-void layernorm_backward(const gckpt_call *call)
+void layernorm_backward(const gckpt_call *asked)
 {
+    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const float *aux = (const float *)call->aux;
@@ -6801,6 +6874,13 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     }
 };
 
+/* One that sees what waits. */
+template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+{
+    Hold hold(device_of(call), true);
+    F(call);
+}
+
 /* Functions `which`, for the op of that name. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
@@ -6836,7 +6916,10 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which) FOUND(which, fast::which)
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -7045,8 +7128,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
-                   Held<fill>::run, Held<add>::run, Held<convert>::run, update, finish, repeat,
-                   recorded, forget, shortage, find_fast, host_get, host_release, move, join,
+                   fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
+                   forget, shortage, find_fast, host_get, host_release, move, join,
                    Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;

@@ -7,6 +7,9 @@
 #include "cpu/own.h"
 #include "block.h"
 #include <math.h>
+#ifdef GCKPT_CUDA_SHIM
+#include "cuda_shim.h"
+#endif
 
 static int aligned, special; /* this round: operands begin at 16 bytes; values may be NaN, .. */
 
@@ -462,6 +465,45 @@ static void test_between(void)
     }
 }
 
+/* Fills wait for more of their kind: up to 64 a launch; not where two would write the same memory, and not when
+ * anything else is asked for. */
+static void test_fills(void)
+{
+    gckpt_call h = new_call(NULL), d = h;
+    d.backend = device->context;
+    for (int round = 0; round < 40; round++) {
+        enum { PIECES = 150 };
+        float *a[PIECES];
+        int64_t n[PIECES];
+        start();
+        for (int i = 0; i < PIECES; i++)
+            n[i] = chance(10) ? 8190 + (int64_t)below(5) : odd_size() % 200, a[i] = piece(n[i]);
+        block_in();
+#ifdef GCKPT_CUDA_SHIM
+        long launches = cuda_shim.launches;
+#endif
+        for (int i = 0; i < PIECES; i++) {
+            int again = round % 4 == 1 && i ? (int)below((unsigned)i) : i;
+            int64_t from = n[again] && chance(30) ? (int64_t)below((unsigned)n[again]) : 0;
+            uint32_t word = below(2) ? 0 : 0x7fc07fc0u + (uint32_t)i;
+            gckpti_cpu_fill(&h, a[again] + from, word, n[again] - from);
+            device->fill(&d, over(a[again] + from), word, n[again] - from);
+            if (round % 4 == 2 && i % 40 == 39 && n[i]) {
+                gckpti_cpu_add(&h, a[i - 1], a[i - 2], gckpti_min(n[i - 1], n[i - 2]));
+                device->add(&d, (float *)over(a[i - 1]), (float *)over(a[i - 2]), gckpti_min(n[i - 1], n[i - 2]));
+            } else if (round % 4 == 3 && i % 40 == 39) {
+                memcpy(a[i - 1], a[i], (size_t)gckpti_min(n[i - 1], n[i]) * 4);
+                device->copy(device->context, over(a[i - 1]), over(a[i]), (size_t)gckpti_min(n[i - 1], n[i]) * 4);
+            }
+        }
+        block_same("fills", NULL);
+#ifdef GCKPT_CUDA_SHIM
+        launches = cuda_shim.launches - launches;
+        CHECK_MSG(round % 4 || launches == 3, "%d fills are %ld launches", PIECES, launches);
+#endif
+    }
+}
+
 /* As gckpti_cpu_update, which always writes back what was divided. */
 static void test_update(void)
 {
@@ -622,6 +664,7 @@ int main(int argc, char **argv)
     test_rotary();
     test_losses();
     test_between();
+    test_fills();
     test_update();
     test_trainings();
     block_close();

@@ -22,6 +22,13 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
     }
 };
 
+/* One that sees what waits. */
+template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *call)
+{
+    Hold hold(device_of(call), true);
+    F(call);
+}
+
 /* Functions `which`, for the op of that name. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
@@ -57,7 +64,10 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-#define X(which) FOUND(which, fast::which)
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X
     return NULL;

@@ -103,8 +103,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
-                   Held<fill>::run, Held<add>::run, Held<convert>::run, update, finish, repeat,
-                   recorded, forget, shortage, find_fast, host_get, host_release, move, join,
+                   fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
+                   forget, shortage, find_fast, host_get, host_release, move, join,
                    Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;

@@ -51,34 +51,26 @@ template <int N> __global__ void convert_kernel(Converting o)
         convert_at<1>(o, o.c.n / N * N + i);
 }
 
+void convert_by(const gckpt_call *call, const Converting &o)
+{
+    if (o.c.n > 0 && wide(o.c.x, o.c.from, o.c.to))
+        RUN(call, convert_kernel<8>, blocks_for((o.c.n + 7) / 8, 256), 256, 0, o);
+    else if (o.c.n > 0)
+        RUN(call, convert_kernel<1>, blocks_for(o.c.n, 256), 256, 0, o);
+}
+
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
-    Converting o = { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL };
-    if (c->n > 0 && wide(c->x, c->from, c->to))
-        RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
-    else if (c->n > 0)
-        RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
-}
-
-__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_from_bf16(from[i]);
+    convert_by(call, { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL });
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
 {
-    RUN(call, widen_kernel, blocks_for(n, 256), 256, 0, from, to, n);
-}
-
-__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_to_bf16(from[i]);
+    convert_by(call, { { GCKPT_WIDEN, to, from, NULL, n, 0 }, 0, NULL });
 }
 
 void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 {
-    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, from, to, n);
+    convert_by(call, { { GCKPT_NARROW, (float *)from, NULL, to, n, 0 }, 0, NULL });
 }

@@ -73,25 +73,6 @@ void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Re
         map_by<1>(call, f, a, b, d, n, accumulate);
 }
 
-template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
-{
-    Pack<uint32_t, N> pack;
-    for (int k = 0; k < N; k++)
-        pack.v[k] = word;
-    for (EACH(i, n / N))
-        store(to + i * N, pack);
-    for (EACH(i, n % N))
-        to[n / N * N + i] = word;
-}
-
-void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    if (n > 0 && wide(to))
-        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
-    else if (n > 0)
-        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
-}
-
 struct Copy {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float a, float, int accumulate) const

@@ -1,3 +1,37 @@
+/* ---- fills and updates come one by one and wait until there are MOST, or until something else is
+ * asked for: then one launch does them all, each in blocks of its own ---- */
+struct Fills {
+    enum { MOST = 64, WORDS = 8192 }; /* of a block */
+    struct Fill {
+        uint32_t *to;
+        int64_t n;
+        uint32_t word;
+        unsigned first; /* block */
+    } at[MOST];
+    int n;
+};
+
+/* Whose block this is. */
+template <class W> __device__ int waiting_of(const W &all)
+{
+    int of = 0;
+    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
+        of++;
+    return of;
+}
+
+__global__ void fill_kernel(const __grid_constant__ Fills all)
+{
+    const Fills::Fill &f = all.at[waiting_of(all)];
+    const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
+    const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
+    const Pack<uint32_t, 4> pack = { { f.word, f.word, f.word, f.word } };
+    for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
+        store(f.to + at + i * 4, pack);
+    for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        f.to[at + i] = f.word;
+}
+
 struct More { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
@@ -43,8 +77,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.state[1] + i, v);
 }
 
-/* Passes come one by one, one for each parameter, and wait until there are MOST or something else
- * is asked for: then one launch does them all, each in blocks of its own. */
+/* Of other parameters each. */
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
@@ -56,7 +89,7 @@ struct Passes {
     unsigned blocks;
     int n;
 };
-static_assert(sizeof(Passes) <= 4096, "arguments of a kernel");
+static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
  * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
@@ -66,9 +99,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
     typedef Pack<float, 4> Four;
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
-    int of = 0;
-    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
-        of++;
+    const int of = waiting_of(all);
     const gckpt_pass &p = all.at[of].p;
     const More &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
@@ -93,37 +124,76 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-Passes waiting[sizeof devices / sizeof *devices];
+struct Waiting { /* the fills are first */
+    Fills fills;
+    Passes passes;
+} waiting[sizeof devices / sizeof *devices];
 
 void flush(Device *d)
 {
-    Passes *w = &waiting[d->number];
-    if (w->n)
-        RUN_ON(d, update_kernel, w->blocks, 256, 0, *w);
-    w->n = 0;
-    w->blocks = 0;
+    Fills *f = &waiting[d->number].fills;
+    Passes *p = &waiting[d->number].passes;
+    unsigned blocks = 0;
+    for (int i = 0; i < f->n; i++) {
+        f->at[i].first = blocks;
+        blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
+    }
+    if (f->n)
+        LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
+    if (p->n)
+        LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
+    f->n = p->n = 0;
+    p->blocks = 0;
 }
 
-/* An entry of the table. Those that wait are of other parameters. */
+/* An entry of the table. Those that wait are of other memory. */
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    Device *d = device_of(call);
+    Hold hold(d, true);
+    Fills *f = &waiting[d->number].fills;
+    uint32_t *words = (uint32_t *)to;
+    bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
+    for (int i = 0; i < f->n; i++)
+        full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
+    if (full)
+        flush(d);
+    if (n > 0)
+        f->at[f->n++] = { words, n, word, 0 };
+}
+
+/* true: just these words wait to become zeros, and now nobody writes them but the caller. */
+bool zeros_of(Device *d, const void *at, int64_t n)
+{
+    Fills *f = &waiting[d->number].fills;
+    for (int i = 0; i < f->n; i++)
+        if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
+            f->at[i] = f->at[--f->n];
+            return true;
+        }
+    return false;
+}
+
+/* An entry of the table. */
 void update(const gckpt_call *call, const gckpt_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
     Device *d = device_of(call);
     Hold hold(d, true);
-    Passes *w = &waiting[d->number];
-    if (w->n == Passes::MOST)
-        flush(d);
-    Passes::Pass *to = &w->at[w->n];
-    gckpt_pass &p = to->p = *pass;
-    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    Passes *w = &waiting[d->number].passes;
+    gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    if (w->n == Passes::MOST)
+        flush(d);
+    Passes::Pass *to = &w->at[w->n++];
+    to->p = p;
+    to->four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
         to->four = to->four && wide((const char *)p.base + p.more[u]);
     }
     to->first = w->blocks;
     w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
-    w->n++;
 }

@@ -82,41 +82,27 @@ Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 /* What the program can do about an error. By number: toolkits differ in the names they know. */
 const char *remedy(int error)
 {
-    switch (error) {
-    case 2: /* cudaErrorMemoryAllocation */
-        return "plan with a smaller budget";
-    case 35:  /* cudaErrorInsufficientDriver */
-    case 222: /* cudaErrorUnsupportedPtxVersion */
-        return "there is no driver here, or one older than nvcc: install a newer one";
-    case 46: /* cudaErrorDevicesUnavailable */
-        return "another process holds it exclusively";
-    case 98:  /* cudaErrorInvalidDeviceFunction */
-    case 209: /* cudaErrorNoKernelImageForDevice */
-        return "compile gradckpt_cuda.cu for it: nvcc -arch=native";
-    case 100: /* cudaErrorNoDevice */
-        return "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are";
-    case 701: /* cudaErrorLaunchOutOfResources */
-        return "compile gradckpt_cuda.cu by nvcc -O3 -arch=native";
-    case 702: /* cudaErrorLaunchTimeout */
-        return "a device with a display stops long kernels: take smaller micro-batches";
-    case 700: /* cudaErrorIllegalAddress */
-    case 710: /* cudaErrorAssert */
-    case 714: /* cudaErrorHardwareStackError */
-    case 715: /* cudaErrorIllegalInstruction */
-    case 716: /* cudaErrorMisalignedAddress */
-    case 717: /* cudaErrorInvalidAddressSpace */
-    case 718: /* cudaErrorInvalidPc */
-    case 719: /* cudaErrorLaunchFailure */
-        return "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved";
-    case 214: /* cudaErrorECCUncorrectable */
-    case 220: /* cudaErrorNvlinkUncorrectable */
-    case 226: /* cudaErrorExternalDevice, as below: the device is not there any more */
-    case 721: /* cudaErrorContained */
-    case 802: /* cudaErrorSystemNotReady */
-    case 999: /* cudaErrorUnknown */
-        return "the device is lost (dmesg, nvidia-smi): start again from what was saved";
-    default: return "start again from what was saved";
-    }
+    static const struct {
+        int errors[8];
+        const char *what;
+    } all[] = {
+        { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
+        { { 35, 222 }, "there is no driver here, or one older than nvcc: install a newer one" },
+        { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
+        { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
+        { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
+        { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" }, /* registers, .. */
+        { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
+        { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
+          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
+        { { 214, 220, 226, 721, 802, 999 }, /* uncorrectable, external, contained, not ready, .. */
+          "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
+    };
+    for (const auto &one : all)
+        for (int e : one.errors)
+            if (e == error)
+                return one.what;
+    return "start again from what was saved";
 }
 
 void explain(char *text, int number, cudaError_t error, const char *what)
@@ -153,8 +139,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
- * which it stays: to set the one before again would make a context there, if it has none. more: of
- * what waits. It stands for the device. */
+ * which it stays: to set the one before again would make a context there, if it has none. more:
+ * what waits may wait until something is launched. It stands for the device. */
 struct Hold {
     Device *d;
     explicit Hold(void *device, bool more = false) : d((Device *)device)
@@ -182,11 +168,16 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
+#define LAUNCHED(device, kernel, grid, block, shared, ...)                                         \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
         check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
         (device)->busy = 1;                                                                        \
+    } while (0)
+#define RUN_ON(device, ...)                                                                        \
+    do {                                                                                           \
+        flush(device);                                                                             \
+        LAUNCHED(device, __VA_ARGS__);                                                             \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)

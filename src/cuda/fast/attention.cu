@@ -419,9 +419,11 @@ void attention_backward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
-    int64_t queries = call->shape.d[0] * call->shape.d[1];
-    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
-    attention_delta(call, delta);
+    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+    const Values g = grad_out_of(call), out = value_out_of(call);
+    float *delta = (float *)take(room, (size_t)n * sizeof *delta);
+    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+        p.heads, p.d, p.d % 8 == 0 && wide(g) && wide(out));
     p.delta = delta;
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;

@@ -61,3 +61,22 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
         narrow(call, x.f32, copy, n);
     return copy;
 }
+
+/* delta = dot(g, out) over a head's d columns, for each head of each query: a thread each. */
+__global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n, int64_t t,
+                                  int heads, int d, bool wide)
+{
+    for (EACH(i, n)) {
+        const int64_t row = i / heads;
+        float sum = 0.0f, x[8], y[8];
+#pragma unroll 4
+        for (int e = 0; e < d; e += 8) {
+            read_run<8>(g, i * d + e, d - e, wide, x);
+            read_run<8>(out, i * d + e, d - e, wide, y);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum = gckpti_fma(x[k], y[k], sum);
+        }
+        delta[(row / t * heads + i % heads) * t + row % t] = sum;
+    }
+}

@@ -58,7 +58,7 @@ __global__ void add_groups_kernel(Column first, Column second, int64_t groups, i
     float sum = 0.0f, rest = 0.0f;
     if (line == 0 && j < n) {
         sum = o.accumulate ? value_at(o.to, j) : 0.0f;
-        rest = o.low ? o.low[j] : 0.0f;
+        rest = o.accumulate && o.low ? o.low[j] : 0.0f;
     }
     for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
         float v[EACH_HAS];
@@ -82,6 +82,24 @@ __global__ void add_groups_kernel(Column first, Column second, int64_t groups, i
     }
 }
 
+/* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
+ * sums start from 0 instead. */
+gckpt_call without_zeros(const gckpt_call *call)
+{
+    gckpt_call c = *call;
+    for (int i = 1; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        int64_t n = gckpti_elements(&arg->shape), alone = arg->grad != NULL;
+        for (int k = 0; k < c.inputs; k++)
+            alone = alone && (k == i || c.in[k].grad != arg->grad);
+        if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
+            arg->accumulate = 0;
+        if (alone && !arg->accumulate)
+            zeros_of(device_of(call), arg->low, n);
+    }
+    return c;
+}
+
 /* Room for one of the two sums; arg: a parameter that may want one. */
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
@@ -102,9 +120,8 @@ void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, 
     else
         RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
             each, plain.parts, normed.parts);
-    RUN(call, add_groups_kernel,
-        dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1), 256, 0,
-        plain.parts ? plain : normed, normed, groups, n);
+    RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1),
+        256, 0, plain.parts ? plain : normed, normed, groups, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -121,8 +138,9 @@ void linear_forward(const gckpt_call *call)
                 1, transposed);
 }
 
-void linear_backward(const gckpt_call *call)
+void linear_backward(const gckpt_call *asked)
 {
+    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;

@@ -2,7 +2,7 @@
  * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
  * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
  * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
-enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* forward: four times the rows */
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
 __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
@@ -34,14 +34,12 @@ struct LossSizes {
     int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
 };
 
-LossSizes loss_sizes(const gckpt_call *call)
+LossSizes loss_sizes(const gckpt_call *call, bool backward)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
-                    v,     gckpti_min(rows, LOSS_ROWS),
-                    chunk, (chunk + 7) / 8 * 8 };
-    return s;
+    int64_t block = gckpti_min(rows, backward ? LOSS_ROWS : 4 * LOSS_ROWS);
+    return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
 }
 
 /* Pieces of the workspace. */
@@ -54,7 +52,7 @@ struct LossRoom {
 
 LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, backward);
     LossRoom r;
     memset(&r, 0, sizeof r);
     r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
@@ -77,7 +75,7 @@ MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t
     int64_t c = gckpti_last(&call->in[0].shape);
     const Matrix<uint16_t> x = matrix(r.x + row * c, c);
     MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
-    p.c_row = (int)loss_sizes(call).row;
+    p.c_row = (int)loss_sizes(call, true).row;
     p.loss.target = call->in[2].index + row;
     p.loss.first = (int)first;
     return p;
@@ -95,7 +93,7 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
-    LossSizes s = loss_sizes(call);
+    LossSizes s = loss_sizes(call, false);
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, false);
     float *aux = (float *)call->aux;
@@ -115,9 +113,10 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
-void linear_cross_entropy_backward(const gckpt_call *call)
+void linear_cross_entropy_backward(const gckpt_call *asked)
 {
-    LossSizes s = loss_sizes(call);
+    const gckpt_call fresh = without_zeros(asked), *call = &fresh;
+    LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Room room = { (char *)call->work, 0 };
     LossRoom r = loss_room(call, room, true);
