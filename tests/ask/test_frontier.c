@@ -249,6 +249,7 @@ static void sizes(void)
         int points = gckpt_frontier_points(f), ops = 3 * layers[k] + 1;
         gckpt_frontier_get(f, 0, &least);
         gckpt_frontier_get(f, points - 1, &most);
+        CHECK_MSG(most.work == m.modes.mode[0].work, "%d layers: none stores all", layers[k]);
         check_modes(&m, ops);
         check_all(&m, f, 0);
         for (int i = 0; i < 12 && layers[k] < 60; i++)

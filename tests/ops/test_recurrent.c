@@ -299,6 +299,28 @@ static void test_refusals(void)
     gckpt_store_free(s);
 }
 
+/* What forward needs for itself does not grow with the steps. */
+static size_t room_of(int lstm, int64_t steps)
+{
+    const gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const int64_t wide = (lstm ? 4 : 3) * H;
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(B, steps, I));
+    gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, wide), init);
+    gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
+    gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+    gckpt_pick pick = { out, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 });
+    gckpt_buffer b;
+    size_t room = 0;
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
+        room = b.id == gckpt_id(out) && b.kind == GCKPT_BUFFER_WORKSPACE ? b.size : room;
+    rig_free(NULL, p, g, s);
+    return room;
+}
+
 static const struct {
     int64_t rows;
     gckpt_mode mode;
@@ -326,6 +348,7 @@ int main(void)
         test_not_finite(lstm);
         for (int plain = 0; plain < 2; plain++)
             test_weights_of_the_batch(lstm, plain);
+        CHECK(room_of(lstm, 2) > 0 && room_of(lstm, 2) == room_of(lstm, 50));
     }
     test_refusals();
     return check_report("recurrent layers");

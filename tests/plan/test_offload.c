@@ -204,10 +204,13 @@ static const char *lazy_finish(void *context)
     lazy_join(context);
     return device_finish(context);
 }
-/* Records nothing, so that each instruction is asked for; what was begun is waited for by then. */
+/* Records nothing, so that each instruction is asked for; what was begun is waited for by then. Of each loss its
+ * scale is told: no loss is tensor 0. */
 static int asked_to_repeat(void *context, const gckpt_moment *moment)
 {
-    CHECK(context == &dev.d && moment && dev.queued == 0);
+    CHECK(context == &dev.d && moment && dev.queued == 0 && moment->losses > 0);
+    for (int k = 0; k < moment->losses; k++)
+        CHECK(moment->scales[k].id > 0 && moment->scales[k].scale > 0);
     dev.asked++;
     return 0;
 }

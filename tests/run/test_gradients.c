@@ -765,10 +765,14 @@ static void test_gradients_refusals(void)
     plan(&m, &d, NULL);
     CHECK(gckpt_gradients(m.e, f, feed(&m, 0, f), ROWS, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "updates in the backward"));
+    CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(m.e), "needs a training plan without update_in_backward"));
     rig_free(m.e, m.p, NULL, NULL);
     d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
     plan(&m, &d, NULL);
     CHECK(gckpt_gradients(m.e, f, 2, ROWS, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_check_gradients(m.e, f, 2, ROWS, &check) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(m.e), "needs a training plan"));
     rig_free(m.e, m.p, NULL, NULL);
     d = (gckpt_plan_desc){ .fetch = &pick, .fetches = 1 };
     gckpt_store_freeze(m.s, "*", 1);

@@ -45,14 +45,15 @@ static void test_f16(void)
 }
 
 #if !defined(GCKPT_NO_FAST) && !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && UINTPTR_MAX >= UINT64_MAX
-/* Every half, and every byte times many scales, where vector kernels read them: across rows, down them. */
+/* Every half, and every byte times many scales, where vector kernels read them: across rows, down them. Odd ones stand
+ * in both halves of words. */
 static void test_reading(void)
 {
     enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a whole line of bytes */
     static uint16_t all[N];
     static float want[N], got[N], scales[N], a[K];
     for (int i = 0; i < N; i++)
-        all[i] = (uint16_t)i, scales[i] = i % 5 == 3 ? 3e-44f : 0.01f * (float)(1 + i % 771);
+        all[i] = (uint16_t)(i ^ i >> 8), scales[i] = i % 5 == 3 ? 3e-44f : 0.01f * (float)(1 + i % 771);
     for (int k = 0; k < K; k++)
         a[k] = 0.3f * (float)(k % 13) - 1.7f;
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
