@@ -48,7 +48,8 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
            "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
-FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
+FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"], "num": ["num", "cpu"],
+           "check": ["check", "run", "store"]}
 # A test that has files of src/ in itself: where they are compiled as it has them, and it is linked without their objects.
 TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
@@ -112,7 +113,9 @@ def functions_of(text):
         elif t.text == ";":
             head = i + 1
         elif t.text == "{" and i in pair:
-            before = tokens[head:i]
+            before = [tokens[k] for k in range(head, i) if not any(
+                a < k <= pair[a + 1] for a in range(head, i) if tokens[a].text == "__attribute__")]
+            before = [t for t in before if t.text != "__attribute__"]
             names = [b.text for b in before if b.kind == "name"]
             called = [b.text for b, after in zip(before, before[1:]) if b.kind == "name" and after.text in "([=)"]
             if names and names[0] not in ("struct", "enum", "union", "typedef") and called:
