@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3705
+ *     >>kernels   what is done with an item, for each instruction set                         3704
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -35102,8 +35102,7 @@ GCKPTI_ALWAYS FLOATS V(block_by)(const unsigned char *b)
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
 #if GCKPTI_ISA == 3
     const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const int any = (half & 0x7fff) > 0x7c00; /* NaN: the one that we have */
-    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)(any ? 0x7e00 : half)));
+    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
 #else
     return V(set1)(gckpti_from_f16(half));
 #endif
