@@ -49,7 +49,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3286
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1711
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -23820,10 +23820,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best &&
-                best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
-                continue;
             if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                    continue;
                 *result = gckpti_plan_optimal(p, arena, &own);
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);

@@ -59,10 +59,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best &&
-                best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
-                continue;
             if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                    continue;
                 *result = gckpti_plan_optimal(p, arena, &own);
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
