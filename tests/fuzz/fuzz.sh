@@ -78,12 +78,13 @@ for name; do
     log=$B/$name.log
     target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
-    wrapped= # libc's calls that held.h has instead
-    ! grep -qE '"(held|rows)\.h"' "tests/fuzz/fuzz_$name.c" ||
-        wrapped=$(sed -n 's/^[^ ].*__real_\([a-z]*\)(.*);$/-Wl,--wrap=\1/p' tests/fuzz/held.h)
-    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] ||
+    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] || {
+        # what it has in the place of __real_NAME, of libc's or the library's
+        wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
+            sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
         "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
             $rooms -lm -lpthread $wrapped -o "$target" || exit 1
+    }
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
     touch "$at.began"
@@ -98,7 +99,7 @@ for name; do
     set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
         -reload=0 -print_final_stats=1 $dict $FUZZ_OPTIONS
     for input in $past; do
-        "$@" "$input" > "$log" 2>&1 || {
+        "$@" -runs=1 "$input" > "$log" 2>&1 || {
             tail -n 40 "$log"
             echo "FINDING $name, once more: $input"
             findings=$((findings + 1))
