@@ -1,8 +1,9 @@
 /* test_scratch.c - each place of src/ that takes scratch memory has none, at its first time and at
- * its last: plans of every mode, frontiers, plans that are read, gckpt_fit and the
- * graphs themselves, of random nets and of deep ones. Each time E_MEMORY, nothing leaked, and asked
- * again the same as before. A heap that fails (test_alloc.c) meets few of these places, since
- * scratch is taken a large piece at a time.        build/test_scratch [nets] [first seed] */
+ * its last (TRIES=all: at four between, too): plans of every mode, frontiers, plans that are read,
+ * gckpt_fit and the graphs themselves, of random nets and of deep ones. Each time E_MEMORY, nothing
+ * leaked, and asked again the same as before. A heap that fails (test_alloc.c) meets few of these
+ * places, since scratch is taken a large piece at a time.
+ *     build/test_scratch [nets] [first seed] */
 #define PLAN_CHECK_OFF "plans are those of other tests, again and again"
 #include "base/base.h"
 #include "graph/graph.h"
@@ -130,7 +131,7 @@ static void strike(question *q, const char *what)
         place[i].all = place[i].now;
     for (int i = 0; i < places; i++) {
         /* those of schedules stand for all who make room for one */
-        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : 2;
+        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : check_tries(6);
         for (int k = 0, old = 0; k < some && place[i].struck < 3 * some * some / 4 - 1; k++) {
             const long time = 1 + (place[i].all - 1) * k / (some - 1);
             if (!place[i].all || time == old)
