@@ -207,9 +207,10 @@ match($0, /^ *[0-9]+\| *[0-9.]*[kMGTPEZ]?\|/) {
     text = substr($0, RLENGTH + 1)
     if (text ~ /^[a-zA-Z].*\(/ && text !~ /;$/) {
         within = text
-        sub(/\(gckpti_/, "gckpti_", within) # (gckpti_want)(..): its name is a macro, too
-        sub(/[()].*/, "", within)
+        sub(/\(.*/, "", within)
         sub(/.*[ *]/, "", within)
+        if (match(text, /\(gckpti_[a-z0-9_]+\)\(/)) # (gckpti_want)(..): a macro, too
+            within = substr(text, RSTART + 1, RLENGTH - 3)
     }
     raw[at] = text
     sub(/^ +/, "", text)
