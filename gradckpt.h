@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3693
+ *     >>kernels   what is done with an item, for each instruction set                         3691
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -34644,13 +34644,11 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
     return V(widened)(GCKPT_STORED_BF16, some, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
+/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
-    if (storage == GCKPT_STORED_F32)
-        return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
     return V(widened_part)(storage, x, scale, left * each);
