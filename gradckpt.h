@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3704
+ *     >>kernels   what is done with an item, for each instruction set                         3703
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -3212,7 +3212,7 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
     s->now = s->first;
 }
 
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+GCKPTI_FN void *(gckpti_scratch_take)(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
     while (s->now && s->now->size - s->now->used < bytes && s->now->next)
@@ -3255,7 +3255,7 @@ static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, siz
     return 1;
 }
 
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+GCKPTI_FN int(gckpti_want)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
     unsigned char *at, *more;
@@ -23821,9 +23821,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
-                continue;
             if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                    continue;
                 *result = gckpti_plan_optimal(p, arena, &own);
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
@@ -23865,13 +23865,13 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     size_t resident = gckpti_resident(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
-        if (p->failed)
-            return GCKPT_E_MEMORY;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !p->failed; i++) {
             uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
             if (p == first || work < point[i].proven_work)
                 point[i].proven_work = work;
         }
+        if (p->failed)
+            return GCKPT_E_MEMORY;
         size_t bytes = resident + gckpti_prove_bytes(p);
         *least = bytes < *least ? bytes : *least;
     }
@@ -35103,8 +35103,7 @@ GCKPTI_ALWAYS FLOATS V(block_by)(const unsigned char *b)
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
 #if GCKPTI_ISA == 3
     const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const int any = (half & 0x7fff) > 0x7c00; /* NaN: the one that we have */
-    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)(any ? 0x7e00 : half)));
+    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
 #else
     return V(set1)(gckpti_from_f16(half));
 #endif
