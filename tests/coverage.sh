@@ -9,7 +9,8 @@
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
-#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added; cuda: only a backend as CUDA's
+#     sh tests/coverage.sh avx512        only the kernels of AVX-512 and AMX, added; cuda: only a backend as CUDA's;
+#                                        builds: only what other builds run
 #     sh tests/coverage.sh report        no programs: the figures of what ran before
 #
 # A branch is a condition that comes out true, or false; one that the compiler folds is not counted, nor is what this
@@ -98,9 +99,22 @@ shimmed()
     done
 }
 
+# what other builds run: soft fma, plain C kernels (which need an fma at compile time), no heap
+builds()
+{
+    with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
+    with plain -mfma tests/cpu/test_kernels.c 10
+    with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
+    left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS PICKS CACHES DEBUG BANDS PACK BF16)
+    with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
+}
+
 if [ "$1" != report ]; then
+    git ls-files | xargs cp --parents -u -t $B/tree
     if [ "$1" = avx512 ]; then
         emulated
+    elif [ "$1" = builds ]; then
+        builds
     elif [ "$1" = cuda ]; then
         shimmed
     elif [ $# -gt 0 ]; then
@@ -108,15 +122,9 @@ if [ "$1" != report ]; then
             make -s CFLAGS='-O1 -std=gnu99' "build/$name" && run "build/$name"
         done
     else
-        git ls-files | xargs cp --parents -t $B/tree
         TRIES=all make CFLAGS='-O1 -std=gnu99' test
         merge
-        # what other builds run: soft fma, plain C kernels (which need an fma at compile time), no heap
-        with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
-        with plain -mfma tests/cpu/test_kernels.c 10
-        with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
-        left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS PICKS CACHES DEBUG BANDS PACK BF16)
-        with fewer "$left" '-include plan/plan.h tests/compile/parts.c'
+        builds
         emulated
         shimmed
     fi

@@ -105,9 +105,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     bpe *tokenizer = &tokenizers[size % 2];
     if (p.size[0] > 0)
-        reader_write("tokenizer_config.json", p.at[0], p.size[0]);
+        held_put("tokenizer_config.json", p.at[0], p.size[0]);
     if (p.size[1] > 0)
-        reader_write("chat_template.jinja", p.at[1], p.size[1]);
+        held_put("chat_template.jinja", p.at[1], p.size[1]);
     memset(own, 0, sizeof own);
     for (size_t i = 0, line = 0, n = 0; i < p.size[2] && line < 3; i++)
         if (p.at[2][i] == '\n')
@@ -115,14 +115,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         else if (n + 1 < sizeof own[0])
             own[line][n++] = p.at[2][i];
     const int named = own[0][0] != 0 && own[1][0] == 0;
-    int failed = chat_open(&c, reader_path("."), named ? own[0] : NULL) != 0;
+    int failed = chat_open(&c, held_folder(chosen_of(bytes, size)), named ? own[0] : NULL) != 0;
+    held_end();
     must((c.error[0] != 0) == failed);
     for (int i = 0; i < 3 && !named && !failed && own[i][0] != 0; i++) {
         failed = chat_turns(&c, (chat_role)i, own[i]) != 0;
         must((c.error[0] != 0) == failed);
     }
-    reader_remove("tokenizer_config.json");
-    reader_remove("chat_template.jinja");
     if (failed)
         return 0;
     if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
