@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2092
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3705
+ *     >>kernels   what is done with an item, for each instruction set                         3701
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -3212,7 +3212,7 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
     s->now = s->first;
 }
 
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+GCKPTI_FN void *(gckpti_scratch_take)(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
     while (s->now && s->now->size - s->now->used < bytes && s->now->next)
@@ -3255,7 +3255,7 @@ static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, siz
     return 1;
 }
 
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+GCKPTI_FN int(gckpti_want)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
     unsigned char *at, *more;
@@ -13230,8 +13230,9 @@ typedef struct {
 } gckpti_mixed_links;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row;
- * up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0 past n. */
+ * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
+ * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
+ * past n. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
@@ -13254,7 +13255,7 @@ static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
 /* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
 static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
 {
-    return x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
+    return by->align && x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
 }
 
@@ -14266,14 +14267,14 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 /* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
  * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
- * be +0 if missing links were +0 x +0; an infinity. */
-static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
+ * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
+static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED;
+    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -14289,7 +14290,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    t.a.bf16 = a, t.a.row = K, t.b.bf16 = b, t.b.row = K, t.a.step = t.b.step = 1;
+    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
+    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
@@ -14313,8 +14316,8 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
     const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_agrees(mixed, 0) && gckpti_product_agrees(mixed, 1) &&
-           gckpti_narrow_agrees(mixed);
+    return gckpti_product_agrees(mixed, 0, 0) && gckpti_product_agrees(mixed, 0, 1) &&
+           gckpti_product_agrees(mixed, 1, 0) && gckpti_narrow_agrees(mixed);
 }
 #endif
 
@@ -23820,9 +23823,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
-                continue;
             if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                    continue;
                 *result = gckpti_plan_optimal(p, arena, &own);
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
@@ -23864,13 +23867,13 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     size_t resident = gckpti_resident(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
-        if (p->failed)
-            return GCKPT_E_MEMORY;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !p->failed; i++) {
             uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
             if (p == first || work < point[i].proven_work)
                 point[i].proven_work = work;
         }
+        if (p->failed)
+            return GCKPT_E_MEMORY;
         size_t bytes = resident + gckpti_prove_bytes(p);
         *least = bytes < *least ? bytes : *least;
     }
@@ -34641,13 +34644,11 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
     return V(widened)(GCKPT_STORED_BF16, some, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
+/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
-    if (storage == GCKPT_STORED_F32)
-        return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
     return V(widened_part)(storage, x, scale, left * each);
@@ -35100,8 +35101,7 @@ GCKPTI_ALWAYS FLOATS V(block_by)(const unsigned char *b)
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
 #if GCKPTI_ISA == 3
     const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const int any = (half & 0x7fff) > 0x7c00; /* NaN: the one that we have */
-    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)(any ? 0x7e00 : half)));
+    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
 #else
     return V(set1)(gckpti_from_f16(half));
 #endif
@@ -36274,116 +36274,104 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 }
 
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
- * words of b are two links of a chain, the first in the upper half, and pairs of a are shuffled to
- * such words. Of blocks, e are the chains of even words, o those of odd ones. (Named one by one,
- * since gcc spills arrays; without the barrier it would keep what is shuffled, and spill, too.) */
-#define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
-#define GCKPTI_DOTS_ZERO(i, at)                                                                    \
-    __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
-    __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_FROM(i, at)                                                                    \
-    le##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
-    if (vectors > 1)                                                                               \
-        me##i = _mm512_loadu_ps(from + (i)*from_row + 16);                                         \
-    if (vectors > 2)                                                                               \
-        he##i = _mm512_loadu_ps(from + (i)*from_row + 32);
-#define GCKPTI_DOTS_LINKS(i, at, which, order)                                                     \
-    memcpy(&four, at, sizeof four);                                                                \
-    x = (__m512bh)_mm512_shuffle_epi8(_mm512_set1_epi64(four), order);                             \
+ * words are two links of a chain, the first in the upper half. Of blocks, e are the chains of even
+ * words of 4 rows, o those of odd ones, c their elements; of chains, e are 4 rows, o the next 4.
+ * (Named one by one, since gcc spills arrays; without the barrier it may load b for each row.) */
+#define GCKPTI_DOTS_EACH(X, at)    X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
+#define GCKPTI_DOTS_ZERO(i, at)    le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
+#define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
+    __m512 le##i, he##i, lo##i, ho##i, lc##i, hc##i;                                               \
+    GCKPTI_DOTS_ZERO(i, at)                                                                        \
+    lc##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
+    hc##i = vectors > 1 ? _mm512_loadu_ps(from + (i)*from_row + 16) : lc##i;                       \
+    if (chain) {                                                                                   \
+        le##i = lc##i, he##i = hc##i, lo##i = _mm512_loadu_ps(from + (4 + i) * from_row);          \
+        ho##i = vectors > 1 ? _mm512_loadu_ps(from + (4 + i) * from_row + 16) : lo##i;             \
+    }
+#define GCKPTI_DOTS_LINKS(i, at, which)                                                            \
+    memcpy(&word, at, sizeof word);                                                                \
+    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
     l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
     if (vectors > 1)                                                                               \
-        m##which##i = _mm512_dpbf16_ps(m##which##i, x, (__m512bh)b1);                              \
-    if (vectors > 2)                                                                               \
-        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b2);
-#define GCKPTI_DOTS_FIRST(i, at)  GCKPTI_DOTS_LINKS(i, at, e, first)
-#define GCKPTI_DOTS_SECOND(i, at) GCKPTI_DOTS_LINKS(i, at, o, second)
-#define GCKPTI_DOTS_ON(i, at)     GCKPTI_DOTS_LINKS(i, at, e, second)
-#define GCKPTI_DOTS_WORDS(each)                                                                    \
-    {                                                                                              \
-        const __m512i b0 = _mm512_loadu_si512(words);                                              \
-        const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
-        const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
-        GCKPTI_DOTS_EACH(each)                                                                     \
-        words += b_row;                                                                            \
-    }
+        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b1);
+#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
+#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at + 2, o)
+#define GCKPTI_DOTS_NEXT(i, at) GCKPTI_DOTS_LINKS(i, at, o)
+#define GCKPTI_DOTS_B                                                                              \
+    b0 = _mm512_loadu_si512(b), b1 = vectors > 1 ? _mm512_loadu_si512(b + 16) : b0, b += b_row;    \
+    GCKPTI_DOTS_HELD(b0) GCKPTI_DOTS_HELD(b1)
+#define GCKPTI_DOTS_HELD(x)    __asm__("" : "+v"(x));
+#define GCKPTI_DOTS_ADD(i, at) lc##i = lc##i + (le##i + lo##i), hc##i = hc##i + (he##i + ho##i);
+#define GCKPTI_DOTS_STORE(i, at, which)                                                            \
+    _mm512_storeu_ps(c + (at)*c_row, l##which##i);                                                 \
+    if (vectors > 1)                                                                               \
+        _mm512_storeu_ps(c + (at)*c_row + 16, h##which##i);
 #define GCKPTI_DOTS_END(i, at)                                                                     \
-    _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 16) + (me##i + mo##i));             \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
-#define GCKPTI_DOTS_STORE(i, at)                                                                   \
-    _mm512_storeu_ps(c + (i)*c_row, le##i);                                                        \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
+    if (chain) {                                                                                   \
+        GCKPTI_DOTS_STORE(i, i, e) GCKPTI_DOTS_STORE(i, 4 + i, o)                                  \
+    } else {                                                                                       \
+        GCKPTI_DOTS_STORE(i, i, c)                                                                 \
+    }
 
-/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
+/* Some rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
-    const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
-    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
-    for (int64_t r = 0; r < t->m; r += 4) {
-        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
+    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row, rows = chain ? 8 : 4;
+    for (int64_t r = 0; r < t->m; r += rows) {
+        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row, *n = a + 4 * row, *n2 = a + 6 * row;
         const uint32_t *b = t->b;
-        int64_t from_row = t->from ? t->from_row : 0;
+        const int64_t from_row = t->from ? t->from_row : 0;
         const float *from = t->from ? t->from + r * from_row : zeros;
         float *c = t->c + r * c_row;
+        __m512i b0, b1;
+        __m512bh x;
+        int word;
         for (int64_t i = 8; i < 12 && r + 12 <= t->more; i++)
             for (int64_t j = 0; j < 16 * vectors; j += 16)
                 __builtin_prefetch(c + i * c_row + j);
-        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-            const uint32_t *words = b;
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
-            }
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_BEGIN, a)
+        for (int64_t blocks = t->blocks; blocks > 0; blocks--) {
             const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
-            long long four;
-            __m512bh x;
             gckpti_fetch_some(t->fetch);
-            for (int64_t l = 0; l < links; l += 4) {
-                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
-                __asm__("" : "+r"(a), "+r"(a2));
-                if (chain)
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
-                else
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
-                a += 4, a2 += 4;
+            for (int64_t l = 0; chain && l < links; l += 2, a += 2, a2 += 2, n += 2, n2 += 2) {
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_NEXT, n)
             }
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
-            } else {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+            for (int64_t l = 0; !chain && l < links; l += 4, a += 4, a2 += 4) {
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ODD, a)
             }
-            from = c, from_row = c_row;
+            if (!chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ADD, a)
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO, a)
+            }
         }
-        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END, a)
+        for (int64_t i = 0; t->c_bf16 && i < rows; i++, c += c_row)
             for (int64_t j = 0; j < 16 * vectors; j += 16)
                 gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     }
 }
 #undef GCKPTI_DOTS_EACH
 #undef GCKPTI_DOTS_ZERO
-#undef GCKPTI_DOTS_FROM
+#undef GCKPTI_DOTS_BEGIN
 #undef GCKPTI_DOTS_LINKS
-#undef GCKPTI_DOTS_FIRST
-#undef GCKPTI_DOTS_SECOND
-#undef GCKPTI_DOTS_ON
-#undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_END
+#undef GCKPTI_DOTS_EVEN
+#undef GCKPTI_DOTS_ODD
+#undef GCKPTI_DOTS_NEXT
+#undef GCKPTI_DOTS_B
+#undef GCKPTI_DOTS_HELD
+#undef GCKPTI_DOTS_ADD
 #undef GCKPTI_DOTS_STORE
+#undef GCKPTI_DOTS_END
 
 GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
 {
-    if (t->width > 32)
-        gckpti_mixed_dots(t, 3, chain);
-    else if (t->width > 16)
+    if (t->width > 16)
         gckpti_mixed_dots(t, 2, chain);
     else
         gckpti_mixed_dots(t, 1, chain);
@@ -36555,8 +36543,19 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
                                                         int64_t row)
 {
+    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
+    const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
+    const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
-    gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
+    if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
+        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        return;
+    }
+    for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
+        for (int64_t l = 0; l < k; l += GCKPTI_LINKS) {
+            const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->row + l);
+            _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
+        }
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
@@ -37846,10 +37845,10 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
+    { { 32, 32, 4, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, 32, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
     NULL,
-    2,
+    0,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),

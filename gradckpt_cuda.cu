@@ -16,13 +16,13 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, recordings                               607
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           672
+ *     >>between   fill, add, convert, update, unpack                                           678
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3836
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1469
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1606
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            290
  *                 find, self_test, open
@@ -1193,7 +1193,8 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Waiting { /* the fills are first */
+struct Waiting { /* a product is alone; the fills are first */
+    void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
 } waiting[sizeof devices / sizeof *devices];
@@ -1203,6 +1204,10 @@ void flush(Device *d)
     Fills *f = &waiting[d->number].fills;
     Passes *p = &waiting[d->number].passes;
     unsigned blocks = 0;
+    if (void (*product)(Device *) = waiting[d->number].product) {
+        waiting[d->number].product = NULL;
+        product(d);
+    }
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -1222,7 +1227,8 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
     Hold hold(d, true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
+    bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
+                waiting[d->number].product;
     for (int i = 0; i < f->n; i++)
         full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
     if (full)
@@ -1254,7 +1260,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
-    if (w->n == Passes::MOST)
+    if (w->n == Passes::MOST || waiting[d->number].product)
         flush(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;
@@ -5181,17 +5187,21 @@ namespace fast
 {
 enum { TOKENS = 16 };
 
-/* 2^x; exponents are taken to base 2. */
-__device__ inline float exp2_of(float x)
-{
 #ifdef GCKPT_CUDA_SHIM
-    return exp2f(x);
+#define APPROXIMATE(name, instruction, value)                                                      \
+    __device__ inline float name(float x) { return value; }
 #else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+#define APPROXIMATE(name, instruction, value)                                                      \
+    __device__ inline float name(float x)                                                          \
+    {                                                                                              \
+        float y;                                                                                   \
+        asm(instruction ".approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));                             \
+        return y;                                                                                  \
+    }
 #endif
-}
+APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
+APPROXIMATE(inverse_of, "rcp", 1.0f / x)
+#undef APPROXIMATE
 
 /* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
 __device__ inline uint32_t factors(float first, float second)
@@ -5207,6 +5217,23 @@ __device__ inline uint32_t factors(float first, float second)
 
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
+
+/* gelu's (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2), in a sixth of the
+ * contract's instructions. */
+#define C1 1.59576912f   /* 2 sqrt(2/pi) */
+#define C3 0.0713548163f /* 0.044715 C1 */
+__device__ inline float gelu_share(float x)
+{
+    return inverse_of(1.0f + exp2_of(x * gckpti_fma(x * x, -C3 * LOG2E, -C1 * LOG2E)));
+}
+__device__ inline float gelu_of(float x) { return x * gelu_share(x); }
+__device__ inline float gelu_slope_of(float x)
+{
+    float y = gelu_share(x);
+    return gckpti_fma(x * y * (1.0f - y), gckpti_fma(x * x, 3.0f * C3, C1), y);
+}
+#undef C1
+#undef C3
 
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
@@ -5271,6 +5298,14 @@ struct Loss {
     const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
+/* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
+ * op's results go there. So bits are those of the op on its own. */
+enum Then { NOTHING, GELU, GELU_SLOPE, PLUS };
+struct Fold {
+    Then then;
+    uint16_t *out;
+    Matrix<uint16_t> other; /* its other operand */
+};
 struct MmaProduct {
     int m, n, k;
     Matrix<uint16_t> a, b;
@@ -5278,14 +5313,16 @@ struct MmaProduct {
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
-    bool wide; /* two of them are written at once */
+    bool wide; /* two of them are written at once, or 8 */
     Loss loss;
+    Fold fold;
 };
 
 MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
                   const Values &bias, int accumulate, const Results &c)
 {
-    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c), {} };
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c),
+             {},     {} };
 }
 
 enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
@@ -5364,13 +5401,6 @@ __device__ inline void mma_start(const MmaProduct &p, int i, int j, float (&c)[D
     }
 }
 
-/* Elements (i,j) and (i,j+1). */
-__device__ inline void mma_end(const MmaProduct &p, int i, int j, const float *pair)
-{
-    if (i < p.m)
-        write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
-}
-
 /* So far, of a row: the maximum, the sum, the target's logit. */
 struct RowLoss {
     float max, sum, hit;
@@ -5426,6 +5456,84 @@ __device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[
     }
 }
 
+/* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
+template <int size> struct MmaPlace {
+    int i0, j0, row, column, i, j;
+    __device__ MmaPlace(const MmaProduct &p, int block, int thread)
+    {
+        int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
+        i0 = block / across * size, j0 = block % across * size;
+        row = warp / 2 * (size / 2), column = warp % 2 * (size / 2);
+        i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    }
+};
+
+/* A tile of bf16 leaves shared memory in runs of 8; behind it lies that of the other operand. */
+template <int size>
+__device__ inline void mma_leave(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+{
+    enum { CHUNKS = size / 8 };
+    const Fold &fold = p.fold;
+    const int chunk = (int)threadIdx.x % CHUNKS, j = j0 + chunk * 8;
+    const bool wide = p.wide && p.c_row % 8 == 0;
+#pragma unroll 1
+    for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += 128 / CHUNKS) {
+        const int64_t at = (int64_t)(i0 + k) * p.c_row + j;
+        const int there = Swizzled<size>::at(k, chunk);
+        Pack<float, 8> v = load<8>(Values{ NULL, tile }, there), u = {};
+        if (p.c.bf16 != fold.out)
+            write_run<8>(p.c, at, p.n - j, wide, v.v);
+        if (fold.then == NOTHING)
+            continue;
+        if (fold.then != GELU)
+            u = load<8>(Values{ NULL, tile + size * size }, there);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            v.v[e] = fold.then == GELU         ? gelu_of(v.v[e])
+                     : fold.then == GELU_SLOPE ? v.v[e] * gelu_slope_of(u.v[e])
+                                               : v.v[e] + u.v[e];
+        write_run<8>(Results{ NULL, fold.out }, at, p.n - j, wide, v.v);
+    }
+}
+
+/* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
+template <int size, Purpose purpose, int DOWN, int ACROSS>
+__device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
+{
+    const MmaPlace<size> at(p, gckpti_block_again(), gckpti_thread_again());
+    const bool leaves = purpose != PARTS && p.c.bf16;
+    if (leaves) {
+        __syncthreads(); /* nobody reads factors any more */
+        if (p.fold.then > GELU)
+            bring_tile<size, size, 128, Swizzled<size>, false>(p.fold.other, at.i0, p.m, at.j0, p.n,
+                                                               tiles + size * size);
+    }
+#pragma unroll
+    for (int y = 0; y < 2 * DOWN; y++) {
+        int i = at.i + y * 8;
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
+#pragma unroll
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++) {
+            const float *pair = c[y / 2][x] + y % 2 * 2;
+            int j = at.j + x * 8, chunk = at.column / 8 + x;
+            if (leaves)
+                write_run<2>(Results{ NULL, tiles }, Swizzled<size>::at(i - at.i0, chunk) + j % 8,
+                             2, true, pair);
+            else if (i < p.m)
+                write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
+        }
+    }
+    if (leaves) {
+        gckpti_cp_async_commit();
+        gckpti_cp_async_wait<0>();
+        __syncthreads();
+        mma_leave<size>(p, at.i0, at.j0, tiles);
+    }
+}
+
 /* c += the links of a tile, of which `left` are there, by mma of 16. */
 template <int DOWN, int ACROSS, class A, class B>
 __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4], const A &read_a,
@@ -5464,10 +5572,8 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
-    int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int i0 = (int)(blockIdx.x / across) * size, j0 = (int)(blockIdx.x % across) * size;
-    int row = warp / 2 * HALF, column = warp % 2 * HALF;
-    int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    const MmaPlace<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
+    const int i0 = at.i0, j0 = at.j0, row = at.row, column = at.column;
     int steps = (p.k + LINKS - 1) / LINKS;
     const bool whole = p.a.wide && p.b.wide && i0 + size <= p.m && j0 + size <= p.n;
     const Reader<A_LINE, a_along, false> read_a(row);
@@ -5475,7 +5581,7 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     Feed<size, a_along> feed_a(p.a, i0);
     Feed<size, b_along> feed_b(p.b, j0);
     float c[DOWN][ACROSS][4];
-    mma_start<DOWN, ACROSS>(p, i, j, c);
+    mma_start<DOWN, ACROSS>(p, at.i, at.j, c);
     for (int s = 1 - STAGES; s < steps; s++) {
         int next = s + STAGES - 1; /* what is asked for while s is computed */
         if (s >= 0) {
@@ -5495,16 +5601,7 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
         if (s >= 0)
             multiply<DOWN, ACROSS>(c, read_a, read_b, tile, tile + TILE, p.k - s * LINKS);
     }
-#pragma unroll
-    for (int y = 0; y < 2 * DOWN; y++) {
-        if (purpose == PARTS)
-            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
-        else if (purpose == SLOPES)
-            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
-#pragma unroll
-        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
-            mma_end(p, i + y * 8, j + x * 8, c[y / 2][x] + y % 2 * 2);
-    }
+    mma_end<size, purpose>(p, c, tiles);
 }
 
 template <int size, int a_along, int b_along, Purpose purpose>
@@ -5534,6 +5631,56 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<1, 0>(call, p);
     else
         run_mma<0, 0>(call, p);
+}
+
+/* ---- a product waits for the next op, which may be folded into it; all else launches it first. By
+ * device ---- */
+struct Late {
+    MmaProduct p;
+    int a_along, b_along;
+} late[sizeof devices / sizeof *devices];
+
+/* With factors of lines without gaps. */
+void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
+{
+    Device *d = device_of(call);
+    flush(d);
+    late[d->number] = { p, a_along, b_along };
+    waiting[d->number].product = [](Device *of) {
+        const Late &l = late[of->number];
+        gckpt_call bare = {};
+        bare.backend = of;
+        mma_product(&bare, l.p, l.a_along, l.b_along);
+    };
+}
+
+bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
+{
+    return (uintptr_t)a < (uintptr_t)b + (size_t)more &&
+           (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
+}
+
+/* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
+ * other blocks still read may not be written, nor c's other elements. */
+bool folded(const gckpt_call *call, Then then, const Values &of, const Values &other,
+            const Results &out)
+{
+    Device *d = device_of(call);
+    MmaProduct &p = late[d->number].p;
+    const int64_t m = p.m, n = p.n, k = p.k, bytes = 2 * m * n;
+    if (!waiting[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
+        bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
+        meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
+        meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
+        meet(out.bf16, bytes, p.bias.bf16, 2 * n))
+        return false;
+    for (const uint16_t *x : { of.bf16, other.bf16 })
+        if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
+            return false;
+    p.fold = { then, out.bf16, matrix(other.bf16, n) };
+    p.wide = p.wide && wide(out);
+    flush(d);
+    return true;
 }
 
 /* >>fast/linear */
@@ -5671,10 +5818,10 @@ void linear_forward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    mma_product(call,
-                mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
-                       value_of(call->in[2]), 0, out_of(call)),
-                1, transposed);
+    mma_late(call,
+             mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
+                    value_of(call->in[2]), 0, out_of(call)),
+             1, transposed);
 }
 
 void linear_backward(const gckpt_call *asked)
@@ -5688,13 +5835,6 @@ void linear_backward(const gckpt_call *asked)
     Room sums = room; /* where the other factors come when these are done */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
-    if (wanted(in[0])) {
-        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        mma_product(call,
-                    mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
-                           in[0].accumulate, grad_of(in[0])),
-                    1, !transposed);
-    }
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
         mma_product(call,
@@ -5702,6 +5842,13 @@ void linear_backward(const gckpt_call *asked)
                         ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                         : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
                     0, 0);
+    }
+    if (wanted(in[0])) {
+        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
+        mma_late(call,
+                 mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
+                        in[0].accumulate, grad_of(in[0])),
+                 1, !transposed);
     }
 }
 
@@ -6362,30 +6509,34 @@ template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
         call->in[0].accumulate);
 }
 
-#define CURVE(name, at)                                                                            \
+#define CURVE(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
         map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, put_product>(), at);                           \
+        map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
     }
-CURVE(gelu, value_of(call->in[0]))
-CURVE(gelu_erf, value_of(call->in[0]))
-CURVE(silu, value_of(call->in[0]))
-CURVE(tanh, value_out_of(call))
-CURVE(sigmoid, value_out_of(call))
+CURVE(gelu_erf, put_product, value_of(call->in[0]))
+CURVE(silu, put_product, value_of(call->in[0]))
+CURVE(tanh, put_product, value_out_of(call))
+CURVE(sigmoid, put_product, value_out_of(call))
+CURVE(relu, gckpti_put_passed, value_out_of(call))
 #undef CURVE
 
-void relu_forward(const gckpt_call *call)
+void gelu_forward(const gckpt_call *call)
 {
-    map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
+    const Values x = value_of(call->in[0]);
+    if (!folded(call, GELU, x, NONE, out_of(call)))
+        map_out(call, Value<gelu_of>(), x, NONE);
 }
 
-void relu_backward(const gckpt_call *call)
+void gelu_backward(const gckpt_call *call)
 {
-    map_back(call, Slope<gckpti_relu_slope, gckpti_put_passed>(), value_out_of(call));
+    const gckpt_arg &x = call->in[0];
+    if (x.accumulate || !folded(call, GELU_SLOPE, grad_out_of(call), value_of(x), grad_of(x)))
+        map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
 void scale_forward(const gckpt_call *call)
@@ -6402,25 +6553,14 @@ void scale_backward(const gckpt_call *call)
 }
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
-struct Plus {
+__device__ inline float plus(float x, float y) { return x + y; }
+__device__ inline float minus(float x, float y) { return x - y; }
+__device__ inline float times(float x, float y) { return x * y; }
+template <auto F> struct Both {
     static constexpr int READS = READS_BOTH;
     __device__ void operator()(float *d, float x, float y, int accumulate) const
     {
-        gckpti_put(d, x + y, accumulate);
-    }
-};
-struct Minus {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        gckpti_put(d, x - y, accumulate);
-    }
-};
-struct Times {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        put_product(d, x, y, accumulate);
+        gckpti_put(d, F(x, y), accumulate);
     }
 };
 
@@ -6441,28 +6581,31 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
-template <class F> void combine_forward(const gckpt_call *call, F f)
+template <auto F> void combine_forward(const gckpt_call *call)
 {
-    map_out(call, f, value_of(call->in[0]), value_of(call->in[1]));
+    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
+    const Results out = out_of(call);
+    if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+        map_out(call, Both<F>(), a, b);
 }
 
-void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
-void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
-void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_forward(const gckpt_call *call) { combine_forward<plus>(call); }
+void sub_forward(const gckpt_call *call) { combine_forward<minus>(call); }
+void mul_forward(const gckpt_call *call) { combine_forward<times>(call); }
 void add_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), NONE);
-    combine_backward(call, 1, Plus(), NONE);
+    combine_backward(call, 0, Both<plus>(), NONE);
+    combine_backward(call, 1, Both<plus>(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), NONE);
-    combine_backward(call, 1, Minus(), NONE);
+    combine_backward(call, 0, Both<plus>(), NONE);
+    combine_backward(call, 1, Both<minus>(), NONE);
 }
 void mul_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Times(), value_of(call->in[1]));
-    combine_backward(call, 1, Times(), value_of(call->in[0]));
+    combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
+    combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
 gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
@@ -6707,7 +6850,7 @@ gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+        return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
                                      : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X

@@ -114,25 +114,34 @@ static inline int images_label(images_set *s, int64_t row, int label, const char
     return -1;
 }
 
+/* Bytes from here to the end of a file; -1: that cannot be told. */
+static inline int64_t images_left(FILE *f)
+{
+    const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
+}
+
 /* Records of CIFAR-10: the label, then 32 x 32 reds, greens and blues. */
 static inline int images_cifar(images_set *s, const char *path, FILE *f)
 {
     enum { PLACES = 32 * 32 };
     unsigned char record[1 + 3 * PLACES];
-    size_t got = fread(record, 1, sizeof record, f);
+    const int64_t left = images_left(f), rows = left / (int64_t)sizeof record;
     int failed = 0;
-    for (int64_t n = 0; !failed && got == sizeof record; n++) {
-        if (n % 1000 == 0 && images_room(s, 1000) != 0)
-            return -1;
+    if (left < 0 || left % (int64_t)sizeof record != 0)
+        failed = snprintf(s->error, sizeof s->error,
+                          "%s: not CIFAR-10's format: rows have 3073 bytes", path);
+    failed = failed || (rows > 0 && images_room(s, rows) != 0);
+    for (int64_t n = 0; n < rows && !failed; n++) {
+        if (fread(record, 1, sizeof record, f) != sizeof record) {
+            failed = snprintf(s->error, sizeof s->error, "%s: cannot be read", path);
+            break;
+        }
         unsigned char *to = s->bytes + s->rows * 3 * PLACES;
         for (int i = 0; i < 3 * PLACES; i++)
             to[i % PLACES * 3 + i / PLACES] = record[1 + i];
         failed = images_label(s, s->rows++, record[0], path) != 0;
-        got = fread(record, 1, sizeof record, f);
     }
-    if (!failed && got != 0)
-        failed = snprintf(s->error, sizeof s->error,
-                          "%s: not CIFAR-10's format: rows have 3073 bytes", path);
     return failed ? -1 : 0;
 }
 
@@ -143,13 +152,6 @@ static inline int64_t images_number(FILE *f)
     if (fread(b, 1, 4, f) != 4)
         return -1;
     return (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
-}
-
-/* Bytes from here to the end of a file; -1: that cannot be told. */
-static inline int64_t images_left(FILE *f)
-{
-    const long here = ftell(f), end = here >= 0 && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    return end >= here && fseek(f, here, SEEK_SET) == 0 ? (int64_t)end - here : -1;
 }
 
 /* MNIST's files: 2051, rows, height, width, pixels; and 2049, rows, labels. */

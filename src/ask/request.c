@@ -59,9 +59,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
-                continue;
             if (mode == GCKPT_OPTIMAL) {
+                if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
+                    continue;
                 *result = gckpti_plan_optimal(p, arena, &own);
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
@@ -103,13 +103,13 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     size_t resident = gckpti_resident(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
-        if (p->failed)
-            return GCKPT_E_MEMORY;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !p->failed; i++) {
             uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
             if (p == first || work < point[i].proven_work)
                 point[i].proven_work = work;
         }
+        if (p->failed)
+            return GCKPT_E_MEMORY;
         size_t bytes = resident + gckpti_prove_bytes(p);
         *least = bytes < *least ? bytes : *least;
     }

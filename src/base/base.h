@@ -170,6 +170,15 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 /* Gives such an array back, if it is large: it is NULL then. */
 GCKPTI_FN void gckpti_unwant(gckpti_scratch *s, void *array);
+#ifdef GCKPTI_ROOMS
+/* A test can have each place fail that takes some, whatever memory has: host.h. */
+#define gckpti_scratch_take(s, n, size) gckpti_host_take(s, n, size, __FILE__, __LINE__)
+#define gckpti_want(s, array, n, size)  gckpti_host_want(s, array, n, size, __FILE__, __LINE__)
+GCKPTI_FN void *gckpti_host_take(gckpti_scratch *s, size_t n, size_t size, const char *file,
+                                 int line);
+GCKPTI_FN int gckpti_host_want(gckpti_scratch *s, void *array, size_t n, size_t size,
+                               const char *file, int line);
+#endif
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);

@@ -9,6 +9,12 @@ static void say(const char *text, const char *file, int line)
     abort();
 }
 
+static int never(const char *file, int line)
+{
+    (void)file;
+    return line < 0;
+}
+
 #if GCKPTI_POSIX
 FILE *(fdopen)(int fd, const char *mode); /* with -std=c99 the system's headers do not show these */
 int(fsync)(int fd);
@@ -18,18 +24,34 @@ static int open_file(const char *path, int flags, unsigned mode) { return open(p
 static int stat_of(const char *path, struct stat *s) { return stat(path, s); }
 static int fstat_of(int fd, struct stat *s) { return fstat(fd, s); }
 
-gckpti_host gckpti_here = { say,   fopen,  fdopen, fread,     fwrite,  fflush,   fseek, fclose,
-                            fsync, rename, remove, open_file, stat_of, fstat_of, flock, close,
-                            opendir, readdir,
+gckpti_host gckpti_here = { say,    never,   fopen,  fdopen, fread,     fwrite,  fflush,
+                            fseek,  fclose,  fsync,  rename, remove,    open_file, stat_of,
+                            fstat_of, flock, close,  opendir, readdir,
 #ifdef __linux__
                             statfs
 #endif
 };
 #else
-gckpti_host gckpti_here = { say };
+gckpti_host gckpti_here = { say, never };
 #endif
 
 GCKPTI_FN void gckpti_host_failed(const char *text, const char *file, int line)
 {
     gckpti_here.failed(text, file, line);
+}
+
+GCKPTI_FN void *gckpti_host_take(gckpti_scratch *s, size_t n, size_t size, const char *file,
+                                 int line)
+{
+    const int none = gckpti_here.no_scratch(file, line);
+    *s->failed = *s->failed || none;
+    return none ? NULL : (gckpti_scratch_take)(s, n, size);
+}
+
+GCKPTI_FN int gckpti_host_want(gckpti_scratch *s, void *array, size_t n, size_t size,
+                               const char *file, int line)
+{
+    const int none = gckpti_here.no_scratch(file, line);
+    *s->failed = *s->failed || none;
+    return !none && (gckpti_want)(s, array, n, size);
 }

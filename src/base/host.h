@@ -1,11 +1,12 @@
-/* What tests put something else in the place of: the system's calls that files take, and what is
- * done when an assertion does not hold. Behind all other includes; in gradckpt.h there is none of
- * this. */
+/* What tests put something else in the place of: the system's calls that files take, what is done
+ * when an assertion does not hold, whether a place gets scratch memory. Behind all other includes;
+ * in gradckpt.h there is none of this. */
 #pragma once
 #include "base/base.h"
 
 typedef struct {
     void (*failed)(const char *text, const char *file, int line);
+    int (*no_scratch)(const char *file, int line); /* 1: the place there gets none */
 #if GCKPTI_POSIX
     FILE *(*fopen)(const char *path, const char *mode);
     FILE *(*fdopen)(int fd, const char *mode);

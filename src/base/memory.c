@@ -223,7 +223,7 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
     s->now = s->first;
 }
 
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+GCKPTI_FN void *(gckpti_scratch_take)(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
     while (s->now && s->now->size - s->now->used < bytes && s->now->next)
@@ -266,7 +266,7 @@ static int gckpti_scratch_return(gckpti_scratch *s, const unsigned char *at, siz
     return 1;
 }
 
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+GCKPTI_FN int(gckpti_want)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
     unsigned char *at, *more;

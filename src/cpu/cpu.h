@@ -229,8 +229,9 @@ typedef struct {
 } gckpti_mixed_links;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row;
- * up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0 past n. */
+ * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
+ * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
+ * past n. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
@@ -253,7 +254,7 @@ static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
 /* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
 static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
 {
-    return x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
+    return by->align && x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
 }
 

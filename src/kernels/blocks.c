@@ -17,8 +17,7 @@ GCKPTI_ALWAYS FLOATS V(block_by)(const unsigned char *b)
     const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
 #if GCKPTI_ISA == 3
     const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const int any = (half & 0x7fff) > 0x7c00; /* NaN: the one that we have */
-    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)(any ? 0x7e00 : half)));
+    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
 #else
     return V(set1)(gckpti_from_f16(half));
 #endif

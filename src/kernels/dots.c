@@ -15,116 +15,104 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 }
 
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
- * words of b are two links of a chain, the first in the upper half, and pairs of a are shuffled to
- * such words. Of blocks, e are the chains of even words, o those of odd ones. (Named one by one,
- * since gcc spills arrays; without the barrier it would keep what is shuffled, and spill, too.) */
-#define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
-#define GCKPTI_DOTS_ZERO(i, at)                                                                    \
-    __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
-    __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_FROM(i, at)                                                                    \
-    le##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
-    if (vectors > 1)                                                                               \
-        me##i = _mm512_loadu_ps(from + (i)*from_row + 16);                                         \
-    if (vectors > 2)                                                                               \
-        he##i = _mm512_loadu_ps(from + (i)*from_row + 32);
-#define GCKPTI_DOTS_LINKS(i, at, which, order)                                                     \
-    memcpy(&four, at, sizeof four);                                                                \
-    x = (__m512bh)_mm512_shuffle_epi8(_mm512_set1_epi64(four), order);                             \
+ * words are two links of a chain, the first in the upper half. Of blocks, e are the chains of even
+ * words of 4 rows, o those of odd ones, c their elements; of chains, e are 4 rows, o the next 4.
+ * (Named one by one, since gcc spills arrays; without the barrier it may load b for each row.) */
+#define GCKPTI_DOTS_EACH(X, at)    X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
+#define GCKPTI_DOTS_ZERO(i, at)    le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
+#define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
+    __m512 le##i, he##i, lo##i, ho##i, lc##i, hc##i;                                               \
+    GCKPTI_DOTS_ZERO(i, at)                                                                        \
+    lc##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
+    hc##i = vectors > 1 ? _mm512_loadu_ps(from + (i)*from_row + 16) : lc##i;                       \
+    if (chain) {                                                                                   \
+        le##i = lc##i, he##i = hc##i, lo##i = _mm512_loadu_ps(from + (4 + i) * from_row);          \
+        ho##i = vectors > 1 ? _mm512_loadu_ps(from + (4 + i) * from_row + 16) : lo##i;             \
+    }
+#define GCKPTI_DOTS_LINKS(i, at, which)                                                            \
+    memcpy(&word, at, sizeof word);                                                                \
+    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
     l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
     if (vectors > 1)                                                                               \
-        m##which##i = _mm512_dpbf16_ps(m##which##i, x, (__m512bh)b1);                              \
-    if (vectors > 2)                                                                               \
-        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b2);
-#define GCKPTI_DOTS_FIRST(i, at)  GCKPTI_DOTS_LINKS(i, at, e, first)
-#define GCKPTI_DOTS_SECOND(i, at) GCKPTI_DOTS_LINKS(i, at, o, second)
-#define GCKPTI_DOTS_ON(i, at)     GCKPTI_DOTS_LINKS(i, at, e, second)
-#define GCKPTI_DOTS_WORDS(each)                                                                    \
-    {                                                                                              \
-        const __m512i b0 = _mm512_loadu_si512(words);                                              \
-        const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
-        const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
-        GCKPTI_DOTS_EACH(each)                                                                     \
-        words += b_row;                                                                            \
-    }
+        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b1);
+#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
+#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at + 2, o)
+#define GCKPTI_DOTS_NEXT(i, at) GCKPTI_DOTS_LINKS(i, at, o)
+#define GCKPTI_DOTS_B                                                                              \
+    b0 = _mm512_loadu_si512(b), b1 = vectors > 1 ? _mm512_loadu_si512(b + 16) : b0, b += b_row;    \
+    GCKPTI_DOTS_HELD(b0) GCKPTI_DOTS_HELD(b1)
+#define GCKPTI_DOTS_HELD(x)    __asm__("" : "+v"(x));
+#define GCKPTI_DOTS_ADD(i, at) lc##i = lc##i + (le##i + lo##i), hc##i = hc##i + (he##i + ho##i);
+#define GCKPTI_DOTS_STORE(i, at, which)                                                            \
+    _mm512_storeu_ps(c + (at)*c_row, l##which##i);                                                 \
+    if (vectors > 1)                                                                               \
+        _mm512_storeu_ps(c + (at)*c_row + 16, h##which##i);
 #define GCKPTI_DOTS_END(i, at)                                                                     \
-    _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 16) + (me##i + mo##i));             \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
-#define GCKPTI_DOTS_STORE(i, at)                                                                   \
-    _mm512_storeu_ps(c + (i)*c_row, le##i);                                                        \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
+    if (chain) {                                                                                   \
+        GCKPTI_DOTS_STORE(i, i, e) GCKPTI_DOTS_STORE(i, 4 + i, o)                                  \
+    } else {                                                                                       \
+        GCKPTI_DOTS_STORE(i, i, c)                                                                 \
+    }
 
-/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
+/* Some rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
-    const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
-    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
-    for (int64_t r = 0; r < t->m; r += 4) {
-        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
+    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row, rows = chain ? 8 : 4;
+    for (int64_t r = 0; r < t->m; r += rows) {
+        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row, *n = a + 4 * row, *n2 = a + 6 * row;
         const uint32_t *b = t->b;
-        int64_t from_row = t->from ? t->from_row : 0;
+        const int64_t from_row = t->from ? t->from_row : 0;
         const float *from = t->from ? t->from + r * from_row : zeros;
         float *c = t->c + r * c_row;
+        __m512i b0, b1;
+        __m512bh x;
+        int word;
         for (int64_t i = 8; i < 12 && r + 12 <= t->more; i++)
             for (int64_t j = 0; j < 16 * vectors; j += 16)
                 __builtin_prefetch(c + i * c_row + j);
-        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-            const uint32_t *words = b;
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
-            }
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_BEGIN, a)
+        for (int64_t blocks = t->blocks; blocks > 0; blocks--) {
             const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
-            long long four;
-            __m512bh x;
             gckpti_fetch_some(t->fetch);
-            for (int64_t l = 0; l < links; l += 4) {
-                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
-                __asm__("" : "+r"(a), "+r"(a2));
-                if (chain)
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
-                else
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
-                a += 4, a2 += 4;
+            for (int64_t l = 0; chain && l < links; l += 2, a += 2, a2 += 2, n += 2, n2 += 2) {
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_NEXT, n)
             }
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
-            } else {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+            for (int64_t l = 0; !chain && l < links; l += 4, a += 4, a2 += 4) {
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
+                GCKPTI_DOTS_B
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ODD, a)
             }
-            from = c, from_row = c_row;
+            if (!chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ADD, a)
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO, a)
+            }
         }
-        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END, a)
+        for (int64_t i = 0; t->c_bf16 && i < rows; i++, c += c_row)
             for (int64_t j = 0; j < 16 * vectors; j += 16)
                 gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     }
 }
 #undef GCKPTI_DOTS_EACH
 #undef GCKPTI_DOTS_ZERO
-#undef GCKPTI_DOTS_FROM
+#undef GCKPTI_DOTS_BEGIN
 #undef GCKPTI_DOTS_LINKS
-#undef GCKPTI_DOTS_FIRST
-#undef GCKPTI_DOTS_SECOND
-#undef GCKPTI_DOTS_ON
-#undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_END
+#undef GCKPTI_DOTS_EVEN
+#undef GCKPTI_DOTS_ODD
+#undef GCKPTI_DOTS_NEXT
+#undef GCKPTI_DOTS_B
+#undef GCKPTI_DOTS_HELD
+#undef GCKPTI_DOTS_ADD
 #undef GCKPTI_DOTS_STORE
+#undef GCKPTI_DOTS_END
 
 GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
 {
-    if (t->width > 32)
-        gckpti_mixed_dots(t, 3, chain);
-    else if (t->width > 16)
+    if (t->width > 16)
         gckpti_mixed_dots(t, 2, chain);
     else
         gckpti_mixed_dots(t, 1, chain);
@@ -296,8 +284,19 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
                                                         int64_t row)
 {
+    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
+    const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
+    const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
-    gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
+    if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
+        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        return;
+    }
+    for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
+        for (int64_t l = 0; l < k; l += GCKPTI_LINKS) {
+            const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->row + l);
+            _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
+        }
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,

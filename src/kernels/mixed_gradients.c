@@ -282,10 +282,10 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
+    { { 32, 32, 4, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, 32, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
     NULL,
-    2,
+    0,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),

@@ -12,6 +12,7 @@ static int32_t tokens[B * T], targets[B * T];
 typedef struct {
     int layers, terms, calls, measured;
     int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
+    int64_t other_end;                  /* its last tensor reads another                                         */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
     int as_built;
@@ -31,6 +32,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init), *x = gckpt_embed(table, in);
     m->input = gckpt_id(in), m->target = gckpt_id(target);
+    gckpt_tensor *first = x;
     for (int i = 0; i < m->layers; i++)
         x = gckpt_checkpoint(rig_block, x, &i);
     if (asked == m->junk)
@@ -41,7 +43,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
         x = gckpt_add(x, table);
     if (m->mixes)
         x = gckpt_sub(x, gckpt_name(gckpt_mean(x, 0), "batch mean"));
-    terms[0].loss = gckpt_linear_cross_entropy(x, table, target);
+    terms[0].loss = gckpt_linear_cross_entropy(asked == m->other_end ? first : x, table, target);
     terms[0].weight = 1;
     if (m->terms > 1) {
         terms[1].loss = gckpt_sum_loss(gckpt_mul(table, table));
@@ -175,6 +177,7 @@ static void test_builds(void)
         { "micro-batches of 6 rows: broadcast", 6, offsetof(model, spoil), GCKPT_E_SHAPE },
         { "micro-batches of 12 rows: broadcast", 12, offsetof(model, spoil), GCKPT_E_SHAPE },
         { "micro-batches of 4 rows: build made other tensors", 4, offsetof(model, odd), GCKPT_E_ARG },
+        { "micro-batches of 3 rows: build made other tensors", 3, offsetof(model, other_end), GCKPT_E_ARG },
         { "micro-batches of 1 rows: build made other tensors", 1, offsetof(model, junk), GCKPT_E_ARG },
         { "micro-batches of 3 rows: build made inputs of 4 rows", 3, offsetof(model, wrong_rows), GCKPT_E_ARG },
         { "micro-batches of 2 rows: build returned 1000 terms", 2, offsetof(model, too_many), GCKPT_E_ARG },
@@ -260,6 +263,13 @@ static void test_arguments(void)
         CHECK_MSG(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG, "case %d", i);
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
+    for (int early = 1; early >= 0; early--) { /* updates in the backward are not for leaves, nor are leaves refused */
+        d = (gckpt_plan_desc){ .update_in_backward = early, .leaves = 2 };
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.leaves 1") : p != NULL, "%s",
+                  gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
     memset(&d, 0, sizeof d);
     d.update_in_backward = GCKPT_IF_USEFUL;         /* is gckpt_fit's                                            */
     gckpt_graph *g = gckpt_graph_new(s, NULL);

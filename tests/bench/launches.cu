@@ -14,6 +14,7 @@
  *                                Of products LARGE and SMALL are the instructions of a turn by tiles of 128 x 128 (64
  *                                mma) and of 64 x 64 (16), which schedulers issue one a cycle; these are also held to
  *                                0.8 of the rate by what ldmatrix reads. Attention: half the rate.
+ * Behind a product's time comes that of the bytes that an op folded into it reads and writes, as if nothing hid them.
  * tests/cuda/fast.sh takes LARGE and SMALL from what nvcc makes of the kernels. All of it is an estimate. */
 #include "cuda_shim.h"
 #include <any>
@@ -98,11 +99,12 @@ double of_large = 416, of_small = 104; /* instructions of a turn */
 struct Cost {
     double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
     double least;                          /* seconds, whatever else */
+    double more;                           /* after it */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
 {
-    Cost c = { l.element * l.elements, 0, 620e12, 16, 0 };
+    Cost c = { l.element * l.elements, 0, 620e12, 16, 0, 0 };
     auto is = [&](const char *text) { return name.find(text) == 0; };
     if (is("mma_product_kernel")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
@@ -112,6 +114,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
         c.rate *= name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
         c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
+        c.more = 2 * m * n * ((p.fold.then > fast::GELU) + (p.fold.then && p.fold.out != p.c.bf16)) / 3.35e12;
     } else if (is("mma_attention")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
         double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2 : is("mma_attention_dq") ? 3 : 4;
@@ -168,7 +171,7 @@ double seconds_of(const tally::Launch &l, const Cost &c)
     double threads = (double)l.grid.x * l.grid.y * l.grid.z * l.block.x;
     threads = std::min(threads, 2048.0 * tally::PROCESSORS);
     double rate = std::min(3.35e12, threads * c.on_its_way / 0.7e-6);
-    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate, c.least });
+    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate, c.least }) + c.more;
 }
 
 /* "... KERNEL = {anonymous}::fast::slice_kernel]" without what they all have. */

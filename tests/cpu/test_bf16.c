@@ -19,6 +19,8 @@
 #define FAST 1
 #endif
 
+static int is_quick, is_wide; /* as main is asked */
+
 /* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
 #define GOLDEN            UINT64_C(0x081572b9bcf4dc08)
 #define GOLDEN_STOCHASTIC UINT64_C(0xaa46f8d8e53fc495)
@@ -584,7 +586,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     return hash;
 }
 
-static void test_two_losses(int wide)
+static void test_two_losses(void)
 {
     static const int sizes[4][4] = {
         { 6, 37, 1100, 1 }, { MOST_ROWS, 8, 40, 1 }, { 99, 8, 40, 33 }, { 700, 8, 40, 100 }
@@ -604,7 +606,7 @@ static void test_two_losses(int wide)
             start.x[k] = sinf((float)k) * 2;
         for (int k = 0; k < size[0] * size[1]; k++)
             start.z[k] = cosf((float)k) * 40;      /* gradients as large as the other loss's */
-        const int step = wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
+        const int step = is_wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
         for (int k = 0; k < 18; k += step) {
             p = start;
             two_trained(&start, &p, split[i / 2][k / 6], k % 6);
@@ -1181,7 +1183,7 @@ static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro,
     return o;
 }
 
-static void test_same_bits(gckpt_precision precision, int quick)
+static void test_same_bits(gckpt_precision precision)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
                                         GCKPT_SQRT };
@@ -1191,7 +1193,7 @@ static void test_same_bits(gckpt_precision precision, int quick)
     CHECK_MSG(hash == golden, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)golden);
     const unsigned all = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE;
-    for (int i = 0; i < (quick ? 2 : 24); i++) {
+    for (int i = 0; i < (is_quick ? 2 : 24); i++) {
         trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
                            1 + i % 3);
         o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
@@ -1203,7 +1205,7 @@ static void test_same_bits(gckpt_precision precision, int quick)
                   (int)precision, (int)o.plan.mode, (int)o.micro, o.plan.threads, o.plan.plain,
                   o.fetch);
     }
-    for (int quarter = 0; quarter < 4 && !quick; quarter++) {
+    for (int quarter = 0; quarter < 4 && !is_quick; quarter++) {
         trial o = trial_of(precision, GCKPT_OPTIMAL, quarter % 2 ? BATCH : 2, 1);
         o.quarter = quarter;
         o.debug = all;
@@ -1925,42 +1927,56 @@ static void test_sums(void)
                       how);
 }
 
-/* quick: the golden hashes and little else, for emulators; wide: two losses in every way. */
-int main(int argc, char **argv)
+static void test_fetched(void)
 {
-    const int quick = argc > 1 && !strcmp(argv[1], "quick"),
-              wide = argc > 1 && !strcmp(argv[1], "wide");
-    test_rest();
     for (int i = 0; i < 9; i++)
         CHECK_MSG(fetched(i / 3, 0) == fetched(i / 3, 1 + i % 3), "fetched, case %d: other bits",
                   i);
-    test_conversions();
-    test_edge();
-    test_links();
-    test_blocks();
-    test_written_out();
-    test_same_bits(GCKPT_BF16, quick);
-    test_same_bits(GCKPT_BF16_STOCHASTIC, quick);
-    if (!quick) {
-        test_products();
-        test_workspace();
-        test_attention();
-        test_attention_kernels();
-        test_attention_unseen();
-        test_entries();
-        test_rows_of_entries();
-        test_close_to_fp32();
-        test_chance();
-        test_coins();
-        test_two_losses(wide);
-        test_two_users();
-        test_ops_of_losses();
-        test_portions();
-        test_sums();
-        test_of_parameters();
-        test_ops_of_users();
-        test_copies();
-    }
+}
+
+static void test_nearest_bits(void) { test_same_bits(GCKPT_BF16); }
+static void test_chance_bits(void) { test_same_bits(GCKPT_BF16_STOCHASTIC); }
+
+/* quick: the golden hashes and little else, for emulators; wide: two losses in every way; or the
+ * parts whose names begin so. */
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+        int quick;
+    } parts[] = { { "conversions", test_conversions, 1 },
+                  { "kernels by edges", test_edge, 1 },
+                  { "kernels by links", test_links, 1 },
+                  { "kernels by blocks", test_blocks, 1 },
+                  { "kernels of products", test_products, 0 },
+                  { "kernels of attention", test_attention_kernels, 0 },
+                  { "kernels and what is unseen", test_attention_unseen, 0 },
+                  { "kernels in their workspace", test_workspace, 0 },
+                  { "rest", test_rest, 1 },
+                  { "fetched", test_fetched, 1 },
+                  { "written out", test_written_out, 1 },
+                  { "bits", test_nearest_bits, 1 },
+                  { "bits by chance", test_chance_bits, 1 },
+                  { "attention", test_attention, 0 },
+                  { "entries", test_entries, 0 },
+                  { "rows of entries", test_rows_of_entries, 0 },
+                  { "fp32", test_close_to_fp32, 0 },
+                  { "chance", test_chance, 0 },
+                  { "coins", test_coins, 0 },
+                  { "losses", test_two_losses, 0 },
+                  { "users", test_two_users, 0 },
+                  { "ops of losses", test_ops_of_losses, 0 },
+                  { "portions", test_portions, 0 },
+                  { "sums", test_sums, 0 },
+                  { "parameters", test_of_parameters, 0 },
+                  { "ops of users", test_ops_of_users, 0 },
+                  { "copies", test_copies, 0 } };
+    const char *only = argc > 1 ? argv[1] : "";
+    is_quick = !strcmp(only, "quick"), is_wide = !strcmp(only, "wide");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (is_quick ? parts[i].quick : is_wide || !strncmp(parts[i].name, only, strlen(only)))
+            parts[i].run();
     if (!gckpt_isa_available(GCKPT_ISA_AMX))
         printf("skipped: no AMX here, but what test_amx has in its place\n");
     return check_report("bf16");

@@ -10,6 +10,8 @@
 #include "rig.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
+#include <sys/wait.h>
+#include <unistd.h>
 #endif
 
 static const gckpt_backend *gpu;
@@ -646,6 +648,17 @@ static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
     return i < 0 ? (double)call->out[at] : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
+/* gelu has a formula of its own here, y = x s, s = 1 / (1 + exp(-2 u)). Its value and slope, and what these are off by: s
+ * by four roundings in 2 u, 2 ulp of exp2, a sum and 1 ulp of a quotient, 1 - s by that of s and one more. */
+static void gelu_of(double x, double *y, double *off, double *slope, double *slip)
+{
+    const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)), r = (2 * fabs(u) + 6) * CUT;
+    const double by = 2 * c * (1 + 3 * 0.044715 * x * x), around = fabs(x * s * by);
+    *y = x * s, *off = fabs(*y) * (r + CUT);
+    *slope = s + x * s * (1 - s) * by;
+    *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*slope);
+}
+
 /* Against the op's own kernels on the same values. */
 static void test_alike(trial t)
 {
@@ -660,16 +673,27 @@ static void test_alike(trial t)
         call.in[i].grad = grad[i] = floats(count_of(&t.shape[i]));
     }
     t.op->forward(&call);
-    for (int64_t i = 0; i < count_of(&t.out_shape); i++)
-        near(&t, "out", i, t.out[i], plain(&t, &call, -1, i), 4 * CUT * fabs((double)call.out[i]), t.narrow & OUT);
+    const int own = t.op == &gckpti_op_gelu;
+    double y, off, slope, slip;
+    for (int64_t i = 0; i < count_of(&t.out_shape); i++) {
+        y = plain(&t, &call, -1, i), off = 4 * CUT * fabs(y);
+        if (own)
+            gelu_of(t.x[0][i], &y, &off, &slope, &slip);
+        near(&t, "out", i, t.out[i], y, off, t.narrow & OUT);
+    }
     float *out = call.out; /* the backward reads what was kept */
     call.out = t.out;
     call.grad_out = t.g;
     t.op->backward(&call);
     for (int k = 0; k < t.inputs; k++)
         for (int64_t i = 0; i < count_of(&t.shape[k]); i++) {
-            double want = plain(&t, &call, k, i);
-            near(&t, "gradient", i, t.grad[k][i], want, 4 * CUT * (fabs(want) + fabs((double)grad[k][i])), t.narrow >> (GRAD + k) & 1);
+            double want = plain(&t, &call, k, i), error = 4 * CUT * (fabs(want) + fabs((double)grad[k][i]));
+            if (own) {
+                gelu_of(t.x[0][i], &y, &off, &slope, &slip);
+                want = t.g[i] * slope + (t.held & 1 ? (double)t.start[0][i] : 0);
+                error = fabs((double)t.g[i]) * (slip + CUT * fabs(slope)) + CUT * fabs(want);
+            }
+            near(&t, "gradient", i, t.grad[k][i], want, error, t.narrow >> (GRAD + k) & 1);
         }
     for (int k = 0; k < 3; k++)
         free(grad[k]);
@@ -696,6 +720,160 @@ static void test_elementwise(void)
             }
     aside = 0;
 }
+
+/* ---- a product that waits for the next op: folded with it or not, the same bits ---- */
+enum { GELU, ADD, ADD_BEFORE, SLOPE };           /* what comes next */
+enum { APART, IN_PLACE, OVER_FACTOR, OVER_WORK }; /* where its results go */
+enum { NEXT, WAIT, FILL };                       /* what comes between */
+
+static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
+{
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.inputs = inputs, c.attributes = attributes, c.rows = a.d[0];
+    c.training = c.threads = c.plain = 1;
+    c.precision = GCKPT_BF16_FAST;
+    c.in[0].shape = a, c.in[1].shape = b, c.in[2].shape = gckpt_shape1(b.d[1]);
+    CHECK(op->shape(&c) == GCKPT_OK);
+    c.backend = gpu->context;
+    return c;
+}
+
+typedef struct {
+    int64_t m, k, n;
+    int next, place, between;
+    long launches;
+    uint64_t hash;   /* of what the product and the next op left */
+} chain;
+
+static void run_chain(chain *o)
+{
+    static const int plain_w = 0;
+    const int64_t m = o->m, k = o->k, n = o->n, most = m * (k > n ? k : n) + k * n;
+    const gckpt_shape mn = gckpt_shape2(m, n), mk = gckpt_shape2(m, k);
+    const int back = o->next == SLOPE;
+    random_state = (uint64_t)(m * 31 + k * 7 + n);
+    float *x = values(most, 1, 1), *w = values(k * n, 1, 0), *bias = values(n, 1, 0), *other = values(m * n, 2, 1);
+    uint16_t *factor = (uint16_t *)put(x, most, 1), *c = (uint16_t *)put(NULL, m * n, 1), *work = (uint16_t *)put(NULL, 2 * most + 4096, 1);
+    const uint16_t *with = (const uint16_t *)put(other, m * n, 1);
+    uint16_t *out = o->place == IN_PLACE ? c : o->place == OVER_FACTOR ? factor : o->place == OVER_WORK ? work : (uint16_t *)put(NULL, m * n, 1);
+    gckpt_call first = bare(&gckpti_op_linear, back ? 2 : 3, &plain_w, back ? mn : mk, back ? gckpt_shape2(n, k) : gckpt_shape2(k, n));
+    first.work = work;
+    first.in[1].data = (const float *)put(w, k * n, 0);
+    if (back) {
+        first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
+    } else {
+        first.in[0].bf16 = factor, first.out_bf16 = c;
+        first.in[2].data = (const float *)put(bias, n, 0);
+    }
+    const gckpt_op *op = o->next == ADD || o->next == ADD_BEFORE ? &gckpti_op_add : &gckpti_op_gelu;
+    gckpt_call second = bare(op, op == &gckpti_op_add ? 2 : 1, NULL, mn, mn);
+    if (back)
+        second.in[0].bf16 = with, second.grad_out_bf16 = c, second.in[0].grad_bf16 = out;
+    else
+        second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c, second.out_bf16 = out;
+#ifdef GCKPT_CUDA_SHIM
+    o->launches = -cuda_shim.launches;
+#endif
+    gpu->find_fast(gpu->context, &gckpti_op_linear, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&first);
+    if (o->between == WAIT)
+        CHECK(!gpu->finish(gpu->context));
+    else if (o->between == FILL) /* words of the product's result become others */
+        gpu->fill(&first, c, 0x40003f80u, m * n / 4);
+    gpu->find_fast(gpu->context, op, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&second);
+    CHECK(!gpu->finish(gpu->context));
+#ifdef GCKPT_CUDA_SHIM
+    o->launches += cuda_shim.launches;
+#endif
+    float *got = floats(2 * m * n);
+    fetch(got, c, m * n, 1), fetch(got + m * n, out, m * n, 1);
+    o->hash = gckpti_hash_floats(UINT64_C(0xcbf29ce484222325), got, 2 * m * n);
+    free(x), free(w), free(bias), free(other), free(got);
+    free_device();
+}
+
+static void test_folded(void)
+{
+    static const int64_t sizes[][3] = { { 64, 32, 64 }, { 130, 40, 72 }, { 33, 17, 31 }, { 129, 8, 136 }, { 5, 64, 2 } };
+    for (int i = 0; i < 5 * 4 * 5; i++) {
+        const int64_t *z = sizes[i % 5];
+        aside = i / 20 == 4 ? 4 : 0; /* no 16 bytes at once */
+        chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 5 % 4, .place = i / 20 % 4 }, wait = by, fill = by, filled = by;
+        wait.between = WAIT;
+        run_chain(&by), run_chain(&wait);
+        CHECK_MSG(by.hash == wait.hash, "chain %d: other bits", i);
+#ifdef GCKPT_CUDA_SHIM
+        CHECK_MSG(by.launches == wait.launches - (by.place <= IN_PLACE), "chain %d: %ld launches, apart %ld", i, by.launches, wait.launches);
+#endif
+        fill.between = FILL;
+        run_chain(&fill);
+        filled.between = FILL, filled.place = IN_PLACE;
+        if (i / 20 % 4 == 0 && i % 5 == 0) { /* what it writes is seen */
+            run_chain(&filled);
+            CHECK(fill.hash != by.hash && filled.hash != fill.hash);
+        }
+    }
+    aside = 0;
+}
+
+/* A product that waits where a recording begins is before it, one that waits where it ends is in it. */
+static void test_border(void)
+{
+    static const int plain_w = 0;
+    const gckpt_moment m = { .owner = &plain_w, .rows = 1, .seed = 1 };
+    gckpt_call call = bare(&gckpti_op_linear, 2, &plain_w, gckpt_shape2(16, 16), gckpt_shape2(16, 8)), before = call;
+    float *x = values(256, 1, 1), *none = floats(128), *y = floats(128), *first = floats(128);
+    call.in[0].bf16 = before.in[0].bf16 = (const uint16_t *)put(x, 256, 1);
+    call.in[1].bf16 = before.in[1].bf16 = (const uint16_t *)put(x, 128, 1);
+    call.out_bf16 = (uint16_t *)put(none, 128, 1), before.out_bf16 = (uint16_t *)put(none, 128, 1);
+    const gckpt_kernel linear = gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD);
+    for (int i = 0; i < 3; i++) { /* runs, is recorded, is repeated */
+        gpu->copy_in(gpu->context, call.out_bf16, none, 256);
+        gpu->copy_in(gpu->context, before.out_bf16, none, 256);
+        linear(&before);
+        CHECK(gpu->repeat(gpu->context, &m) == (i == 2));
+        if (i == 2)
+            gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* what repeats does not write it */
+        else
+            linear(&call);
+        CHECK(gpu->recorded(gpu->context) == 1);
+        fetch(y, call.out_bf16, 128, 1);
+        if (i == 0)
+            memcpy(first, y, 128 * sizeof *y);
+        CHECK_MSG(!memcmp(first, y, 128 * sizeof *y) && y[0] != 0, "time %d", i);
+        fetch(y, before.out_bf16, 128, 1);
+        CHECK_MSG((y[0] != 0) == (i < 2), "time %d, before it", i);
+    }
+    CHECK(!gpu->finish(gpu->context));
+    gpu->forget(gpu->context, m.owner);
+    free(x), free(none), free(y), free(first);
+    free_device();
+}
+
+#ifdef GCKPT_CUDA_SHIM
+/* One that fails where it is launched at last: whoever waits is told, by its name. */
+static void test_late_failure(void)
+{
+    fflush(stdout);
+    pid_t child = fork(); /* the device is lost to it */
+    if (child == 0) {
+        static const int plain_w = 0;
+        gckpt_call call = bare(&gckpti_op_linear, 2, &plain_w, gckpt_shape2(16, 16), gckpt_shape2(16, 8));
+        call.in[0].bf16 = call.in[1].bf16 = (const uint16_t *)put(NULL, 256, 1), call.out_bf16 = (uint16_t *)put(NULL, 128, 1);
+        CHECK(!gpu->finish(gpu->context));
+        cuda_shim.fail_launch = 1;
+        check_failed = 0;
+        gpu->find_fast(gpu->context, &gckpti_op_linear, GCKPT_FORWARD)(&call);
+        CHECK(cuda_shim.fail_launch == 1); /* it waits */
+        const char *why = gpu->finish(gpu->context);
+        CHECK_MSG(why && (cuda_shim.lazy || strstr(why, "mma_product_kernel")), "%s", why ? why : "it is not told");
+        fflush(stdout);
+        _exit(check_failed != 0);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+#endif
 
 /* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
 enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 2 };
@@ -725,7 +903,7 @@ typedef struct {
     int64_t tokens, micro; /* of a row; rows at a time */
     gckpt_mode mode;
     gckpt_precision precision;
-    int fetch, two_ops, exact; /* exact: what the plan says of splits */
+    int fetch, two_ops, bare, exact; /* bare: not painted; exact: what the plan says of splits */
     char mixer[32];
     size_t bytes;
     double loss;
@@ -767,7 +945,7 @@ static uint64_t train(setting *o)
     o->exact = gckpt_plan_split_exact(p, &mixer);
     snprintf(o->mixer, sizeof o->mixer, "%s", mixer ? mixer : "");
     o->bytes = gckpt_plan_bytes(p);
-    const gckpt_exec_desc how = { .backend = gpu, .debug = GCKPT_DEBUG_PAINT };
+    const gckpt_exec_desc how = { .backend = gpu, .debug = o->bare ? 0 : GCKPT_DEBUG_PAINT };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(!p || e != NULL, "%s", gckpt_error_text(s));
     const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
@@ -799,10 +977,13 @@ static void test_training(void)
     CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
     /* of them 4 are updates of 20 parameters, which is clipped: 2 passes each, 16 a launch; zeros are hardly written */
     CHECK_MSG(first.launches <= 204, "a step has %ld launches", first.launches);
+    setting folded = first; /* fills of paint launch a product that waits */
+    folded.bare = 1;
+    CHECK_MSG(train(&folded) == want && folded.launches <= 150, "not painted a step has %ld launches", folded.launches);
     CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
     for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
         setting o = first;
-        o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2;
+        o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2, o.bare = i / 2 % 2;
         CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact, "mode %d, micro-batches of %d, fetch %d: other bits; loss %.17g, not %.17g",
                   (int)o.mode, (int)o.micro, o.fetch, o.loss, first.loss);
     }
@@ -876,6 +1057,11 @@ int main(void)
     test_loss();
     test_norms();
     test_elementwise();
+    test_folded();
+    test_border();
+#ifdef GCKPT_CUDA_SHIM
+    test_late_failure();
+#endif
     test_limits();
     test_training();
     return check_report("cuda fast");

@@ -163,6 +163,7 @@ static void test_lies(void)
     static const char *const files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "train/tea/1.ppm", "data_batch_1.bin" };
     static const unsigned char head[] = { 0, 0, 8, 3, 255, 255, 255, 255, 0, 0, 16, 0, 0, 0, 16, 0, 0, 0, 8, 1, 255, 255, 255, 255 };
     char path[200];
+    images_set s;
     mkdir(AT, 0777), mkdir(AT "/train", 0777), mkdir(AT "/train/tea", 0777);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, AT "/%s", files[i]);
@@ -179,9 +180,22 @@ static void test_lies(void)
     CHECK_MSG(allocations == 2, "%ld allocations; names of two folders alone are two", allocations);
     put(files[3], "", 0, 0);
     refused("no images in data_batch_1.bin to data_batch_5.bin");
+    put(files[3], "\1", 3073, 0);
+    allocations = 0;
+    refused("data_batch_1.bin: not CIFAR-10's format: rows have 3073 bytes");
+    CHECK_MSG(allocations == 0, "%ld allocations", allocations);
+    put(files[3], "\12", 3072, 0);
+    refused("data_batch_1.bin: row 0 has label 10 of 10 classes");
     put(files[3], "\1", 3072, 0);
     put("test_batch.bin", "", 0, 0);
     refused("no images in test_batch.bin");
+    put("test_batch.bin", "\2\3\4", 3070, 5);
+    memset(&s, 0, sizeof s);
+    CHECK_MSG(images_read_u8(&s, AT) == 0, "%s", s.error);
+    CHECK(s.rows == 2 && s.validation == 1 && s.label[0] == 1 && s.label[1] == 2 && s.channels == 3);
+    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* reds begin with 3 and 4, as do greens and blues */
+        CHECK(s.bytes[3072 + i] == 3 + i / 3);
+    images_free(&s);
     remove(AT "/test_batch.bin");
     for (int i = 2; i < 4; i++)
         snprintf(path, sizeof path, AT "/%s", files[i]), remove(path);

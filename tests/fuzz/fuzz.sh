@@ -3,6 +3,7 @@
 # address and undefined behaviour sanitizers, which also ask whether a number fits what it is turned into.
 #
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
+#     sh tests/fuzz/fuzz.sh keep [NAME...]        the fewest inputs of build/fuzz/NAME that cover as much, for the next runs
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
 #     FUZZ_TRACE=1 sh ...                         what targets compare is traced, and put into inputs, at a third of the
@@ -12,8 +13,10 @@
 # what it tries and what must hold. Its seeds are those of the library at hand: with FUZZ_SEEDS=DIR in the environment
 # LLVMFuzzerInitialize writes them there and exits. tests/fuzz/NAME.dict is its dictionary, if it has one.
 # tests/fuzz/found/NAME has the inputs that once found something: they run first, each time. What grows from run to run
-# is in build/fuzz/NAME. A finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found,
-# beside a test of what was mended. FUZZ_DIR in the environment is a folder in memory, of this run.
+# is in build/fuzz/NAME; tests/fuzz/kept/NAME.tar.xz is what was kept of it once, which each run begins with. A
+# finding's input is left in build/fuzz/NAME.found; its minimal form goes to tests/fuzz/found, beside a test of what was
+# mended. A timeout is by the clock: where others take the processor, FUZZ_OPTIONS=-timeout=300. FUZZ_DIR in the
+# environment is a folder in memory, of this run.
 #
 # The table at the end: executions of this run and of all (build/fuzz/NAME.SANITIZER.runs), executions a second, edges
 # covered at the begin and at the end, the execution of all that brought the last new one, how many of the last 10^6
@@ -23,8 +26,9 @@ B=build/fuzz
 CLANG=${CLANG:-clang}
 seconds=$1
 case $seconds in
+keep) ;;
 '' | *[!0-9]*)
-    sed -n 's/^# \{0,1\}//; 2,11p' "$0"
+    sed -n 's/^# \{0,1\}//; 2,12p' "$0"
     exit 2 ;;
 esac
 shift
@@ -64,7 +68,7 @@ MAKEFLAGS= make -s AT=$B/$san CC="$CLANG" WARNINGS= OPENMP= \
 # What a file claims to hold may not be allocated before it is there: 512 MB at once are a finding. No memory is an error.
 # Blocks that were freed are soon used again, and who asked for them is not kept: that saves time and memory. A finding
 # that wants more: ASAN_OPTIONS=malloc_context_size=30.
-export ASAN_OPTIONS="allocator_may_return_null=1:malloc_context_size=1:quarantine_size_mb=16:${ASAN_OPTIONS:-}"
+export ASAN_OPTIONS="allocator_may_return_null=1:malloc_context_size=1:quarantine_size_mb=4:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 # FUZZ_DIR: where a target has its files, in memory if it can be
 FUZZ_DIR=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d) || exit 1
@@ -78,9 +82,13 @@ for name; do
     log=$B/$name.log
     target=$B/fuzz_$name.$san${FUZZ_TRACE:+.traced}
     echo "fuzz.sh: $name"
-    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] ||
+    [ -f "$target" ] && [ -z "$(find "$0" tests/fuzz/*.[ch] tests/*.h examples/*.h $rooms -newer "$target")" ] || {
+        # what it has in the place of __real_NAME, of libc's or the library's
+        wrapped=$("$CLANG" $options -DGRADCKPT_IMPLEMENTED -E "tests/fuzz/fuzz_$name.c" |
+            sed -n 's/^[^ ].*__real_\([a-z_]*\)(.*);$/-Wl,--wrap=\1/p')
         "$CLANG" $options -fsanitize=fuzzer,$sanitizers $untraced -DGRADCKPT_IMPLEMENTED "tests/fuzz/fuzz_$name.c" \
-            $rooms -lm -lpthread -o "$target" || exit 1
+            $rooms -lm -lpthread $wrapped -o "$target" || exit 1
+    }
     rm -rf "$at.seeds"
     mkdir -p "$at" "$at.seeds" "$at.found"
     touch "$at.began"
@@ -89,20 +97,36 @@ for name; do
         echo "fuzz.sh: $name did not write its seeds"
         exit 1
     }
+    kept=tests/fuzz/kept/$name.tar.xz
+    rm -rf "$at.kept"
+    mkdir "$at.kept"
+    [ ! -f "$kept" ] || tar -C "$at.kept" -xJf "$kept" || exit 1
+    if [ "$seconds" = keep ]; then
+        mkdir -p "$at.fewest" tests/fuzz/kept
+        "$target" -set_cover_merge=1 "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
+            tail -n 40 "$log"
+            exit 1
+        }
+        (cd "$at.fewest" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - *) |
+            xz -9e > "$kept" || exit 1
+        rm -rf "$at.fewest"
+        echo "    $(tail -n 1 "$log"): $(wc -c < "$kept") bytes"
+        continue
+    fi
     past=$(ls -d "tests/fuzz/found/$name"/* 2> /dev/null)
     dict=
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
     set -- "$target" -artifact_prefix="$at.found/" -rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -entropic=0 \
         -reload=0 -print_final_stats=1 $dict $FUZZ_OPTIONS
     for input in $past; do
-        "$@" "$input" > "$log" 2>&1 || {
+        "$@" -runs=1 "$input" > "$log" 2>&1 || {
             tail -n 40 "$log"
             echo "FINDING $name, once more: $input"
             findings=$((findings + 1))
         }
     done
     if [ "$seconds" -gt 0 ]; then # 72: an interrupt ended it
-        "$@" -max_total_time="$seconds" "$at" "$at.seeds" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 ||
+        "$@" -max_total_time="$seconds" "$at" "$at.seeds" "$at.kept" ${past:+"tests/fuzz/found/$name"} > "$log" 2>&1 ||
             [ $? -eq 72 ] || {
             findings=$((findings + 1))
             grep -v '^#[0-9]' "$log" | tail -n 60

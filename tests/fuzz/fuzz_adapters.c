@@ -8,6 +8,7 @@
 #include "gradckpt.h"
 #include "adapters.h"
 #include "chosen.h"
+#include "held.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 16 };
@@ -16,23 +17,23 @@ static model_any models[2];
 static void put_weights(const char *head, size_t size)
 {
     static float values[VALUES_MOST / sizeof(float)];
-    FILE *f = fopen(reader_path("adapter_model.safetensors"), "wb");
+    held_file *f = held_new("adapter_model.safetensors");
+    uint8_t length[8];
     size_t most = 0;
-    must(f != NULL);
     for (size_t i = 0; i + 1 < size; i++) /* the end of the last values, as far as it can be seen */
         if (head[i] == ',' && head[i + 1] >= '0' && head[i + 1] <= '9') {
             const unsigned long end = strtoul(head + i + 1, NULL, 10);
             most = end > most && end <= VALUES_MOST ? end : most;
         }
     for (int i = 0; i < 8; i++)
-        putc((int)((uint64_t)size >> 8 * i & 255), f);
-    must(size == 0 || fwrite(head, 1, size, f) == size);
-    must(most == 0 || fwrite(values, 1, most, f) == most);
-    must(fclose(f) == 0);
+        length[i] = (uint8_t)((uint64_t)size >> 8 * i);
+    held_write(f, length, 8);
+    held_write(f, head, size);
+    held_write(f, values, most);
 }
 
-/* Loads HOME/NAME; its hash, or 0: refused. */
-static uint64_t loaded(const model_any *model, const char *name, const char *to)
+/* Loads a folder; its hash, or 0: refused. */
+static uint64_t loaded(const model_any *model, const char *folder, const char *to)
 {
     adapters a;
     uint64_t hash = 0;
@@ -40,7 +41,7 @@ static uint64_t loaded(const model_any *model, const char *name, const char *to)
     gckpt_store *s = gckpt_store_new(NULL);
     must(s != NULL);
     m.error[0] = 0;
-    if (adapters_load(&a, &m, s, reader_path(name)) != 0) {
+    if (adapters_load(&a, &m, s, folder) != 0) {
         must(m.error[0] != 0);
     } else {
         must(m.error[0] == 0);
@@ -56,7 +57,8 @@ static uint64_t loaded(const model_any *model, const char *name, const char *to)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
-    const int saves = chosen_of(bytes, size) % 4 == 0;
+    const uint64_t chosen = chosen_of(bytes, size);
+    const int saves = chosen % 4 == 0;
     char *head = (char *)malloc(p.size[1] + 1);
     if (models[0].config.layers == 0) {
         must(model_read_config(&models[0], "tests/golden/llama/gqa") == 0);
@@ -67,19 +69,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         memcpy(head, p.at[1], p.size[1]);
     head[p.size[1]] = 0;
     const model_any *model = &models[p.count > 2];
-    reader_write("adapter_config.json", p.at[0], p.size[0]);
+    held_put("adapter_config.json", p.at[0], p.size[0]);
     put_weights(head, p.size[1]);
     free(head);
-    const uint64_t first = loaded(model, ".", saves ? "saved" : NULL);
+    const uint64_t first = loaded(model, held_folder(chosen / 4), saves ? "saved" : NULL);
     if (first != 0 && saves) {
-        must(loaded(model, "saved", NULL) == first);
+        must(loaded(model, reader_path("saved"), NULL) == first);
         reader_remove("saved/adapter_config.json");
         reader_remove("saved/adapter_model.safetensors");
         reader_remove("saved/README.md");
         reader_remove("saved");
     }
-    reader_remove("adapter_config.json");
-    reader_remove("adapter_model.safetensors");
+    held_end();
     return 0;
 }
 

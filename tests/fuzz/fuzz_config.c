@@ -10,6 +10,7 @@
 #include "gradckpt.h"
 #include "generate.h"
 #include "chosen.h"
+#include "held.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 18 };
@@ -36,13 +37,13 @@ static void put_weights(const char *name, const char *head, size_t size)
     free(text);
     for (size_t i = 0; values[1] == 0 && i < sizeof values / sizeof values[0]; i++)
         values[i] = (float)((int)(i * 7 % 31) - 15) / 64;
-    FILE *f = fopen(reader_path(name), "wb");
-    must(f != NULL);
+    uint8_t length[8];
     for (int i = 0; i < 8; i++)
-        putc((int)(n >> 8 * i & 255), f);
-    must(size == 0 || fwrite(head, 1, size, f) == size);
-    must(most == 0 || fwrite(values, 1, (size_t)most, f) == (size_t)most);
-    must(fclose(f) == 0);
+        length[i] = (uint8_t)(n >> 8 * i);
+    held_file *f = held_new(name);
+    held_write(f, length, 8);
+    held_write(f, head, size);
+    held_write(f, values, (size_t)most);
 }
 
 static void try_text(model_any *m, gckpt_store *s)
@@ -85,12 +86,12 @@ static void try_saved(model_any *m, gckpt_store *s)
     reader_remove("saved");
 }
 
-static void try_load(const model_source *source, int deep)
+static void try_load(const char *folder, const model_source *source, int deep)
 {
     model_any m;
     gckpt_store *s = gckpt_store_new(NULL);
     must(s != NULL);
-    if (model_load(&m, s, reader_path("."), source) != 0) {
+    if (model_load(&m, s, folder, source) != 0) {
         must(m.error[0] != 0);
     } else {
         must(m.error[0] == 0 && m.config.layers > 0 && m.config.vocabulary > 0);
@@ -116,13 +117,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const int sharded = p.size[2] > 0;
     for (int i = 0; i < 3 && i < p.count; i++)
         if (i == 0 || p.size[i] > 0)
-            reader_write(names[i], p.at[i], p.size[i]);
+            held_put(names[i], p.at[i], p.size[i]);
     for (int i = 3; i < 5 && i < p.count; i++)
         if (sharded || i == 3)
             put_weights(names[i + sharded], p.at[i], p.size[i]);
-    try_load(chosen % 8 < 5 ? NULL : chosen % 8 < 7 ? &packed : &mapped, chosen / 8 % 4 == 0);
-    for (int i = 0; i < 6; i++)
-        reader_remove(names[i]);
+    const model_source *source = chosen % 8 < 5 ? NULL : chosen % 8 < 7 ? &packed : &mapped;
+    /* only true files are mapped */
+    try_load(held_folder(source == &mapped ? 0 : chosen / 32), source, chosen / 8 % 4 == 0);
+    held_end();
     return 0;
 }
 

@@ -18,24 +18,30 @@ static bpe tokenizers[2];
 static void try_tokens(const uint8_t *bytes, size_t size)
 {
     bpe_tokens t = { NULL, 0, 0, "" };
-    reader_write("x.bin", bytes, size);
-    if (bpe_read_bin(reader_path("x.bin"), 50000, &t) != 0) {
+    const char *folder;
+    char from[96], to[96];
+    held_put("x.bin", bytes, size);
+    folder = held_folder(chosen_of(bytes, size));
+    snprintf(from, sizeof from, "%s/x.bin", folder);
+    snprintf(to, sizeof to, "%s/y.bin", folder);
+    if (bpe_read_bin(from, 50000, &t) != 0) {
         must(t.error[0] != 0 && t.count == 0);
     } else {
         for (int header = 0; header < 2; header++) {
             bpe_tokens again = { NULL, 0, 0, "" };
-            must(bpe_write_bin(reader_path("y.bin"), header, &t) == 0);
-            if (bpe_read_bin(reader_path("y.bin"), 50000, &again) == 0)
+            must(bpe_write_bin(to, header, &t) == 0);
+            if (bpe_read_bin(to, 50000, &again) == 0)
                 must(again.count == t.count &&
                      (t.count == 0 || memcmp(again.ids, t.ids, t.count * sizeof *t.ids) == 0));
             else /* tokens that happen to begin as llm.c's files do */
                 must(!header && t.count > 1 && t.ids[0] == (BPE_BIN_MAGIC & 0xffff));
             bpe_tokens_free(&again);
         }
-        reader_remove("y.bin");
+        if (held_are_true)
+            must(remove(to) == 0);
     }
     bpe_tokens_free(&t);
-    reader_remove("x.bin");
+    held_end();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

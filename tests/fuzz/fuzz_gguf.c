@@ -9,9 +9,10 @@
 #include "adapters.h"
 #include "gguf_tokenizer.h"
 #include "chosen.h"
+#include "held.h"
 #include "reader.h"
 
-static const char *path; /* where the bytes lie */
+static char path[64]; /* where the bytes lie */
 static model_any golden;
 
 /* Whether it can be opened. */
@@ -90,14 +91,11 @@ static void try_adapter(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static char at[64];
-    if (path == NULL) {
+    if (golden.config.layers == 0)
         must(model_read_config(&golden, "tests/golden/llama/gqa") == 0);
-        snprintf(at, sizeof at, "%s", reader_path("x.gguf"));
-        path = at;
-    }
-    reader_write_to(path, bytes, size);
     const uint64_t chosen = chosen_of(bytes, size);
+    held_put("x.gguf", bytes, size);
+    snprintf(path, sizeof path, "%s/x.gguf", held_folder(chosen / 32));
     const int tries = chosen % 8 == 0 ? 3 : try_keys() ? 2 : 1;
     for (int i = 0; i < tries; i++)
         switch ((chosen / 8 + (uint64_t)i) % 3) {
@@ -105,7 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         case 1: try_adapter(); break;
         default: try_tokenizer();
         }
-    reader_remove("x.gguf");
+    held_end();
     return 0;
 }
 

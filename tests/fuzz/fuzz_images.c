@@ -4,11 +4,12 @@
  * and its bytes. Tried: images_read_u8 of a folder with these, then what a training does with them:
  * rows cut and mirrored by chance, and images_read. What must hold: a refusal has an error text; what
  * is read has rows, labels below its classes and finite values; memory is taken only for pixels that
- * are there. Files and folders of an input stay for the next one, which removes those that it has not. */
+ * are there. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "images.h"
 #include "chosen.h"
+#include "held.h"
 #include "reader.h"
 
 static const char *const names[] = { "data_batch_1.bin",
@@ -24,9 +25,7 @@ static const char *const names[] = { "data_batch_1.bin",
                                      "val/a/1.ppm",
                                      "val/b/1.ppm",
                                      "val/c/1.pgm" };
-static const char *const folders[] = { "train", "train/a", "train/b", "val",
-                                       "val/a", "val/b",   "val/c" };
-enum { NAMES = sizeof names / sizeof names[0], FOLDERS = sizeof folders / sizeof folders[0] };
+enum { NAMES = sizeof names / sizeof names[0] };
 
 static void try_rows(const images_set *s)
 {
@@ -69,63 +68,19 @@ static void try_set(const char *folder, int as_floats)
     images_free(&s);
 }
 
-static int there[NAMES], made[FOLDERS]; /* files and folders there are */
-
-static int is_within(const char *name, const char *folder)
-{
-    const size_t n = strlen(folder);
-    return strncmp(name, folder, n) == 0 && name[n] == '/';
-}
-
-/* Files and folders as an input needs them: those of `wanted`, no others. */
-static void settle(const int *wanted)
-{
-    int used[FOLDERS] = { 0 };
-    for (int i = 0; i < NAMES; i++) {
-        for (int k = 0; wanted[i] && k < FOLDERS; k++)
-            used[k] |= is_within(names[i], folders[k]);
-        if (there[i] && !wanted[i])
-            reader_remove(names[i]);
-        there[i] = wanted[i];
-    }
-    for (int k = FOLDERS - 1; k >= 0; k--)
-        if (made[k] && !used[k])
-            must(rmdir(reader_path(folders[k])) == 0);
-    for (int k = 0; k < FOLDERS; k++) {
-        if (!made[k] && used[k])
-            must(mkdir(reader_path(folders[k]), 0777) == 0);
-        made[k] = used[k];
-    }
-}
-
-static void leave(void)
-{
-    const int none[NAMES] = { 0 };
-    settle(none);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static int begun;
-    int wanted[NAMES] = { 0 };
-    if (!begun) /* before the folder that they are in goes: hence behind its call */
-        must(reader_path(".") != NULL && atexit(leave) == 0);
-    begun = 1;
-    for (int writes = 0; writes < 2; writes++) {
-        for (size_t at = 0; at + 3 <= size;) {
-            const int name = bytes[at] % NAMES;
-            size_t n = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
-            at += 3;
-            n = n < size - at ? n : size - at;
-            if (writes)
-                reader_write(names[name], bytes + at, n);
-            wanted[name] = 1;
-            at += n;
-        }
-        if (!writes)
-            settle(wanted);
+    for (size_t at = 0; at + 3 <= size;) {
+        const char *name = names[bytes[at] % NAMES];
+        size_t n = bytes[at + 1] | (size_t)bytes[at + 2] << 8;
+        at += 3;
+        n = n < size - at ? n : size - at;
+        held_put(name, bytes + at, n);
+        at += n;
     }
-    try_set(reader_path("."), chosen_of(bytes, size) % 4 == 0);
+    const uint64_t chosen = chosen_of(bytes, size);
+    try_set(held_folder(chosen / 4), chosen % 4 == 0);
+    held_end();
     return 0;
 }
 

@@ -14,14 +14,13 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "chosen.h"
+#include "held.h"
 #include "safetensors.h"
-#include <unistd.h>
 
 enum { OPTIONS = 8, RANKS = 8, DATA = 1 << 17 };
 typedef enum { SOUND, BAD_CHECK, RAW, CUT, FLIPPED, MISSING, OTHER_SUM, ODD_NAME, DAMAGES } damage;
 
 static uint8_t data[DATA]; /* of all tensors */
-static char folder[3000], path[4096];
 
 /* ---- the format ---- */
 static const uint64_t start = UINT64_C(0xcbf29ce484222325);
@@ -70,12 +69,6 @@ static uint64_t piece_of(const st_tensor *e, int rank, int ranks, uint64_t *begi
     return blocks ? count / 32 * 18 : count * (bytes / elements);
 }
 
-static FILE *open_beside(const char *name)
-{
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return fopen(path, "wb");
-}
-
 typedef struct {
     uint64_t bytes, sum;
 } part;
@@ -86,24 +79,25 @@ static part write_part(const st_file *f, int rank, int ranks, const char *name)
     char head[128];
     uint8_t little[8], sums[8 * ST_TENSORS];
     size_t n = 0;
-    FILE *out = open_beside(name);
+    held_file *out = held_new(name);
     snprintf(head, sizeof head,
              "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of %d\"}}", rank,
              ranks);
     st_put_little(little, strlen(head));
     part made = { 8 + strlen(head), fnv(fnv(start, little, 8), head, strlen(head)) };
-    MUST(out && fwrite(little, 8, 1, out) == 1 && fwrite(head, strlen(head), 1, out) == 1);
+    held_write(out, little, 8);
+    held_write(out, head, strlen(head));
     for (int i = 0; i < f->tensors; i++) {
         uint64_t begin = 0;
         const uint64_t count = piece_of(&f->tensor[i], rank, ranks, &begin);
         if (count == 0)
             continue;
-        MUST(fwrite(data + begin, (size_t)count, 1, out) == 1);
+        held_write(out, data + begin, (size_t)count);
         st_put_little(sums + n, fnv(start, data + begin, (size_t)count));
         n += 8;
         made.bytes += count;
     }
-    MUST(fwrite(sums, 1, n, out) == n && fclose(out) == 0);
+    held_write(out, sums, n);
     made.bytes += n;
     made.sum = fnv(made.sum, sums, n) & INT64_MAX;
     return made;
@@ -116,19 +110,17 @@ static void part_name(char out[64], int rank, damage how)
              rank);
 }
 
-static int damage_part(const char *name, uint64_t bytes, damage how, uint8_t where)
+static void damage_part(const char *name, uint64_t bytes, damage how, uint8_t where)
 {
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    const long at = (long)(bytes * where / 256);
+    held_file *f = held_find(name);
+    const size_t at = (size_t)(bytes * where / 256);
+    MUST(f && at < f->size);
     if (how == MISSING)
-        return remove(path) == 0;
-    if (how == CUT)
-        return truncate(path, at) == 0;
-    FILE *f = fopen(path, "r+b");
-    MUST(f && fseek(f, at, SEEK_SET) == 0);
-    const int byte = getc(f);
-    MUST(byte != EOF && fseek(f, at, SEEK_SET) == 0 && putc(byte ^ 16, f) != EOF && fclose(f) == 0);
-    return 1;
+        held_remove(f);
+    else if (how == CUT)
+        f->size = at;
+    else
+        f->bytes[at] ^= 16;
 }
 
 /* Index and files of the header in text, in the folder. Whether they are as the library makes them,
@@ -157,7 +149,7 @@ static int compose(const char *text, size_t size, int ranks, damage how, const u
         part_name(name, i, how);
         part made = write_part(&f, i, ranks, strrchr(name, '/') ? "ckpt.1-0" : name);
         if ((how == CUT || how == FLIPPED || how == MISSING) && i == o[4] % ranks)
-            MUST(damage_part(name, made.bytes, how, o[5]));
+            damage_part(name, made.bytes, how, o[5]);
         if (how == OTHER_SUM && i == o[4] % ranks)
             *(o[5] & 1 ? &made.bytes : &made.sum) ^= 1;
         n += sprintf(index + n, "%s\"%s\":[%llu,%llu]", i > 0 ? "," : "", name,
@@ -171,8 +163,7 @@ static int compose(const char *text, size_t size, int ranks, damage how, const u
     if (how != RAW || (o[4] & 1))
         n += sprintf(index + n, ",\"check\":\"%llu\"}\n",
                      (unsigned long long)(fnv(start, index, (size_t)n) ^ (how == BAD_CHECK)));
-    FILE *out = open_beside("ckpt");
-    MUST(out && fwrite(index, 1, (size_t)n, out) == (size_t)n && fclose(out) == 0);
+    held_put("ckpt", index, (size_t)n);
     return known;
 }
 
@@ -269,8 +260,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     const gckpt_shard shard = (gckpt_shard)(o[1] >> 6);
     const int known = compose(text, size, ranks, how, o);
     gckpt_store *s = store_new(&memory, o);
-    char index[4096];
-    snprintf(index, sizeof index, "%s/ckpt", folder);
+    char index[96];
+    snprintf(index, sizeof index, "%s/ckpt", held_folder(chosen / 4));
     const uint64_t was = snapshot(s);
     memory.fail = how == SOUND && o[5] >= 128 ? memory.calls + o[5] - 127 : 0;
     const gckpt_result result = gckpt_ranks_load(s, index);
@@ -294,12 +285,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *o, size_t size)
     }
     gckpt_store_free(s);
     MUST(memory.live == 0);
-    for (int i = 0; i < ranks && how != RAW; i++) {
-        char name[64];
-        part_name(name, i, SOUND);
-        snprintf(path, sizeof path, "%s/%s", folder, name);
-        remove(path);
-    }
+    held_end();
     return 0;
 }
 
@@ -337,12 +323,11 @@ static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const 
     memcpy(bytes, o, OPTIONS);
     memcpy(bytes + OPTIONS, text, n);
     fuzz_seed(to, number, bytes, OPTIONS + n);
-    char index[4096];
     fuzz_memory memory = { 0, 0, 0, 0 };
     compose(text, n, 1 << o[0] % 4, SOUND, o);
     gckpt_store *s = store_new(&memory, o);
-    snprintf(index, sizeof index, "%s/ckpt", folder);
-    const gckpt_result result = gckpt_ranks_load(s, index);
+    const gckpt_result result = gckpt_ranks_load(s, HELD "/ckpt");
+    held_end();
     if (result != GCKPT_OK)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
     gckpt_store_free(s);
@@ -351,10 +336,9 @@ static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const 
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    const char *to = getenv("FUZZ_SEEDS"), *at = getenv("FUZZ_DIR");
+    const char *to = getenv("FUZZ_SEEDS");
     (void)argc;
     (void)argv;
-    snprintf(folder, sizeof folder, "%s", at ? at : ".");
     fuzz_draws d = { 1 };
     for (size_t i = 0; i < DATA; i++) /* floats, halves and scales that are finite and small */
         data[i] = (uint8_t)(i % 2 ? 0x3c : fuzz_draw(&d, 256));

@@ -200,16 +200,27 @@ typedef struct {
     int key;
 } reader_span;
 
-/* Whether a number, or a word such as true, may have it. */
-static int reader_in_word(uint8_t c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '.' ||
-           c == 'E';
-}
+/* What only looks for what to change is not looked at itself: that took a fourth of the time of texts
+ * of 12 KB. */
+#if defined(__has_attribute) && defined(__has_feature)
+#define READER_PLAIN __attribute__((no_sanitize("address", "memory", "undefined", "coverage")))
+#else
+#define READER_PLAIN
+#endif
+
+/* What a number, or a word such as true, may have. */
+static const unsigned char reader_in_word[256] = {
+    ['0'] = 1, ['1'] = 1, ['2'] = 1, ['3'] = 1, ['4'] = 1, ['5'] = 1, ['6'] = 1, ['7'] = 1,
+    ['8'] = 1, ['9'] = 1, ['a'] = 1, ['b'] = 1, ['c'] = 1, ['d'] = 1, ['e'] = 1, ['f'] = 1,
+    ['g'] = 1, ['h'] = 1, ['i'] = 1, ['j'] = 1, ['k'] = 1, ['l'] = 1, ['m'] = 1, ['n'] = 1,
+    ['o'] = 1, ['p'] = 1, ['q'] = 1, ['r'] = 1, ['s'] = 1, ['t'] = 1, ['u'] = 1, ['v'] = 1,
+    ['w'] = 1, ['x'] = 1, ['y'] = 1, ['z'] = 1, ['-'] = 1, ['+'] = 1, ['.'] = 1, ['E'] = 1
+};
 
 /* The values and keys of a text that is JSON, or was once: strings, numbers, words, and what is
  * between two brackets. */
-static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans, size_t most)
+READER_PLAIN static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans,
+                                       size_t most)
 {
     size_t open[64], depth = 0, n = 0;
     for (size_t i = 0; i < size && n < most;) {
@@ -225,8 +236,8 @@ static size_t reader_scan(const uint8_t *s, size_t size, reader_span *spans, siz
             while (i < size && s[i] != '"')
                 i += s[i] == '\\' && i + 1 < size ? 2 : 1;
             i += i < size;
-        } else if (reader_in_word(s[from])) {
-            while (i < size && reader_in_word(s[i]))
+        } else if (reader_in_word[s[from]]) {
+            while (i < size && reader_in_word[s[i]])
                 i++;
         } else {
             continue;

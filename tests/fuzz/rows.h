@@ -3,6 +3,7 @@
 #ifndef ROWS_H
 #define ROWS_H
 #include "chosen.h"
+#include "held.h"
 
 /* Rows of T tokens: each token and target is of the vocabulary, or padding and -1, the batches of an
  * epoch have each row once. */
@@ -75,21 +76,23 @@ static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *t
                         chat *chats)
 {
     const uint64_t chosen = chosen_of(bytes, size);
-    reader_write(name, bytes, size);
+    char path[96];
+    held_put(name, bytes, size);
+    snprintf(path, sizeof path, "%s/%s", held_folder(chosen / 4096), name);
     for (int way = 0; way < 4; way++) {
         if (chosen % 8 > 0 && chosen / 8 % 4 != (uint64_t)way)
             continue;
         dataset d;
         const int32_t V = tokenizer->count;
         const dataset_desc desc = { way % 2 == 0 ? -1 : 0, way / 2, chats };
-        const int failed = way == 3 ? dataset_open_pairs(&d, reader_path(name), tokenizer, V, &desc)
-                                    : dataset_open_as(&d, reader_path(name), tokenizer, V, &desc);
+        const int failed = way == 3 ? dataset_open_pairs(&d, path, tokenizer, V, &desc)
+                                    : dataset_open_as(&d, path, tokenizer, V, &desc);
         must((failed != 0) == (d.error[0] != 0));
         must(!failed || (d.all.ids == NULL && d.examples == NULL && d.learned.at == NULL));
         if (!failed)
             try_dataset(&d, V, chosen / 32);
         dataset_free(&d);
     }
-    reader_remove(name);
+    held_end();
 }
 #endif

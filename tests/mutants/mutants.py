@@ -6,14 +6,16 @@
     python3 tests/mutants/mutants.py --count 600 --jobs 2    all floors, by WEIGHTS, two mutants at a time
     python3 tests/mutants/mutants.py --again --rest          what survived, by today's tests and those of other floors
     python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   of one line, by one test
+    python3 tests/mutants/mutants.py --floor kernels --widest    what AVX-512 has of its own, where the processor has it
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
 
 A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
 and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
 are compiled, and of num its tests, which have them in themselves; of kernels, the widest instruction set of this
-machine. What it does not compile (AVX-512, AMX or NEON elsewhere, other systems) is not tried. Where objects have the
-same bytes nothing changed, and nothing is run. Else tests of the file's floor and of tests/whole run in
+machine (--widest draws what no narrower one compiles), and AMX as test_amx has it, its instructions written out. What
+this machine does not compile (AVX-512 or NEON elsewhere, other systems) is not tried. Where objects have the same bytes
+nothing changed, and nothing is run. Else tests of the file's floor and of tests/whole run in
 build/mutants/run, those first that have killed much of the floor in little time, for --total seconds of their normal
 time; the first that fails, crashes, or takes over 5 times its time kills it.
 
@@ -46,7 +48,10 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "ask": 3,
            "run": 6, "check": 1, "files": 5, "tables": 2, "kernels": 5}
 # Floors whose tests stand in another folder, and files that others' tests look at, too.
-FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"]}
+FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"], "num": ["num", "cpu"],
+           "check": ["check", "run", "store"]}
+# A test that has files of src/ in itself: where they are compiled as it has them, and it is linked without their objects.
+TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
 OF_RANKS = r"ranks|run/(exchange|crew|rounds)\.c|plan/ahead\.c"
 TIMES = 5           # of its normal time, and a test has too much
 LEAST = 2           # seconds that any test may take
@@ -108,7 +113,9 @@ def functions_of(text):
         elif t.text == ";":
             head = i + 1
         elif t.text == "{" and i in pair:
-            before = tokens[head:i]
+            before = [tokens[k] for k in range(head, i) if not any(
+                a < k <= pair[a + 1] for a in range(head, i) if tokens[a].text == "__attribute__")]
+            before = [t for t in before if t.text != "__attribute__"]
             names = [b.text for b in before if b.kind == "name"]
             called = [b.text for b, after in zip(before, before[1:]) if b.kind == "name" and after.text in "([=)"]
             if names and names[0] not in ("struct", "enum", "union", "typedef") and called:
@@ -298,6 +305,10 @@ def compiler():
     return [w for w in words if not w.startswith("-W") and w != "-pedantic"]
 
 
+def object_of(test):
+    return "build/o/%s.o" % test.partition(":")[0]
+
+
 def is_here(flag):
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
@@ -306,8 +317,12 @@ def is_here(flag):
         return False
 
 
-def of_kernels():
-    isa = 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
+def widest_isa():
+    return 3 if is_here("avx512bw") else 2 if is_here("avx2") else 0
+
+
+def of_kernels(isa=None):
+    isa = widest_isa() if isa is None else isa
     return "src/kernels/all.c", ["-DGCKPTI_ISA=%d" % isa], "build/src/kernels/%d.o" % isa
 
 
@@ -323,11 +338,14 @@ class Builder:
         self.objects, self.own = self.wanted(), {}
 
     def wanted(self):
-        """(source, options, object of rooms.a): what a change in the file changes."""
+        """(source, options, object of rooms.a, or of a test): what a change in the file changes."""
+        if self.file == "src/kernels/amx.c":
+            return [TEST_AMX]
         if self.file.startswith("src/kernels/"):
             return [of_kernels()]
         if self.file.endswith(".c"):
-            return [(self.copy, [], "build/" + self.file[:-1] + "o")]
+            by_itself = self.copy, [], "build/" + self.file[:-1] + "o"
+            return [by_itself, TEST_AMX] if self.file == "src/cpu/kernels.c" else [by_itself]
         return None         # a header: see objects_of
 
     def objects_of(self, mutant):
@@ -373,21 +391,30 @@ class Builder:
                     return [(file, [], ""), of_kernels()]
         return found + [of_kernels()]
 
-    def regions(self, text):
-        """[(where it begins, is it compiled here)] of the parts of a file that #if and its like make."""
+    def regions(self, text, widest):
+        """[(where it begins, is it compiled here)] of the parts of a file that #if and its like make; `widest`: and is it
+        not compiled for the narrower instruction set."""
         marks = [m.end() for m in re.finditer(r"^ *# *(?:if|el|end)(?:[^\n]*\\\n)*[^\n]*\n", text, re.M)]
         parts = [text[a:b] for a, b in zip([0] + marks, marks + [len(text)])]
         with open(self.copy, "w", encoding="utf-8") as f:
             f.write("".join("%s\nGCKPTI_REGION_%d\n" % (part, n) for n, part in enumerate(parts[:-1], 1)) + parts[-1])
-        seen = {"0"}
+        sources = self.objects or self.readers()
         try:
-            for source, options, _ in self.objects or self.readers():
-                said = subprocess.run(self.words + ["-I%s/tree" % self.at, "-Isrc", "-E", "-P"] + options + [source],
-                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
-                seen |= set(re.findall(r"GCKPTI_REGION_(\d+)", said.decode("utf-8", "replace")))
+            seen = {"0"} | self.marks_in(sources)
+            if widest:
+                seen -= {"0"} | self.marks_in([s for s in sources if s[0] != of_kernels()[0] and s is not TEST_AMX] +
+                                              [of_kernels(isa) for isa in range(widest_isa()) if isa != 1])
         finally:
             os.remove(self.copy)
         return [(mark, str(n) in seen) for n, mark in enumerate([0] + marks)]
+
+    def marks_in(self, sources):
+        seen = set()
+        for source, options, _ in sources:
+            said = subprocess.run(self.words + ["-I%s/tree" % self.at, "-Isrc", "-E", "-P"] + options + [source],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+            seen |= set(re.findall(r"GCKPTI_REGION_(\d+)", said.decode("utf-8", "replace")))
+        return seen
 
     def build(self, mutant, text):
         """Objects that differ from those of rooms.a; None where it does not compile."""
@@ -396,7 +423,7 @@ class Builder:
         made = []
         try:
             for n, (source, options, there) in enumerate(self.objects_of(mutant)):
-                level = "-O2" if re.match("build/src/(num|ops|cpu|kernels)/", there) else "-O1"
+                level = "-O2" if re.match("build/(src/(num|ops|cpu|kernels)|o)/", there) else "-O1"
                 words = [level if w == "-O2" else w for w in self.words]
                 out = "%s/mutant-%d.o" % (self.at, n)
                 done = subprocess.run(words + ["-I%s/tree" % self.at, "-Isrc", "-fmacro-prefix-map=%s/tree/=src/" % self.at,
@@ -407,6 +434,8 @@ class Builder:
                 with open(out, "rb") as a, open(there, "rb") as b:
                     if a.read() != b.read():
                         made.append(out)
+                        if there.startswith("build/o/"):
+                            self.own[os.path.basename(there)[:-2]] = out
             for test in tests_in("num") if made and re.match(r"src/num/.*\.h$", self.file) else []:
                 words = ["-O0" if w == "-O2" else w for w in self.words]    # it has num's functions in itself
                 self.own[test] = "%s/%s.o" % (self.at, test)
@@ -418,10 +447,17 @@ class Builder:
         return made
 
     def link(self, test, objects):
-        """Whether the test links with them: one that has the mutant's file in itself does not."""
+        """Whether the test links with them: one that has the mutant's file in itself does not, but by own."""
         out = self.at + "/run/program"
-        extra = ["build/ref.o"] if test == "test_ops" else []
-        return subprocess.run(self.with_ld + ["-o", out, self.own.get(test, "build/o/%s.o" % test)] + objects + extra +
+        name = test.partition(":")[0]
+        if name in self.own and self.own[name] in objects:
+            objects = []
+        elif objects:
+            objects = [o for o in objects if o not in self.own.values()]
+            if not objects:
+                return False
+        extra = ["build/ref.o"] if name == "test_ops" else []
+        return subprocess.run(self.with_ld + ["-o", out, self.own.get(name, object_of(test))] + objects + extra +
                               ["build/plan_check.o", "build/rooms.a", "-lm", "-pthread"],
                               stderr=subprocess.DEVNULL).returncode == 0
 
@@ -443,12 +479,13 @@ def prepare_folder(at):
         os.symlink(os.path.join(ROOT, "build/api"), at + "/build/api")
 
 
-def run(at, seconds=None, most=600):
-    """Runs program in at/run: (why it is dead or None, seconds of the processor). `seconds`: what it normally takes."""
+def run(at, test, seconds=None, most=600):
+    """Runs program in at/run: (why it is dead or None, seconds of the processor). `test`: test_bf16:kernels has the
+    argument kernels; `seconds`: what it normally takes."""
     if seconds is not None:
         most = max(LEAST, int(TIMES * seconds + 1))
-    limits = "ulimit -S -t %d; ulimit -H -t %d; ulimit -c 0; ulimit -v %d; ulimit -f %d; exec ./program" % \
-        (most, most + 5, MEMORY >> 10, FILE >> 9)
+    limits = "ulimit -S -t %d; ulimit -H -t %d; ulimit -c 0; ulimit -v %d; ulimit -f %d; exec ./program %s" % \
+        (most, most + 5, MEMORY >> 10, FILE >> 9, test.partition(":")[2])
     child = subprocess.Popen(["sh", "-c", limits], cwd=at + "/run", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, start_new_session=True)
     crowd = max(1, os.getloadavg()[0] / os.cpu_count())     # other programs want the processors, too
@@ -500,12 +537,12 @@ class Times:
             return self.measured(test, at)
 
     def measured(self, test, at):
-        stamp = str(max(os.path.getmtime(p) for p in ("build/o/%s.o" % test, "build/rooms.a", "build/plan_check.o")))
+        stamp = str(max(os.path.getmtime(p) for p in (object_of(test), "build/rooms.a", "build/plan_check.o")))
         seconds, known = self.known.get(test, (0, ""))
         if known != stamp or -self.most < seconds < 0:
             if not Builder("src/base/text.c", at).link(test, []):
                 sys.exit("%s does not link" % test)
-            why, taken, said = run(at, most=int(min(self.most, 600)) + 1)
+            why, taken, said = run(at, test, most=int(min(self.most, 600)) + 1)
             if why in ("too slow", "hangs") and self.most < 600:
                 why, taken = None, -self.most
             if why or FAILED.search(said):
@@ -616,8 +653,8 @@ def drawn(files, seed):
 class Campaign:
     """Mutants in the order in which they are drawn, --jobs of them at work, each job in a folder of its own."""
 
-    def __init__(self, rest, total, only, until, jobs):
-        self.rest, self.total, self.only, self.until = rest, total, only, until
+    def __init__(self, rest, total, only, until, jobs, widest):
+        self.rest, self.total, self.only, self.until, self.widest = rest, total, only, until, widest
         self.times, self.results, self.explained = Times(total), read_results(), read_explained()
         self.made, self.regions, self.lock = set(), {}, threading.Lock()
         self.idle = [AT] + ["%s/job%d" % (AT, n) for n in range(2, jobs + 1)]
@@ -644,7 +681,7 @@ class Campaign:
             if not builder.link(test, objects):
                 continue
             linked = True
-            why, _, _ = run(at, self.times.of(test, at))
+            why, _, _ = run(at, test, self.times.of(test, at))
             if why:
                 return "killed", "%s %s" % (test, why)
         return "open" if left_out or self.only else "survived" if linked else "no build", ""
@@ -655,7 +692,7 @@ class Campaign:
         with self.lock:
             missing = [t for t in first + others if t not in self.made]
             if missing:
-                make(*["build/o/%s.o" % t for t in missing])
+                make(*{object_of(t) for t in missing})
                 self.made.update(missing)
             floor = file.split("/")[1]
             kills = collections.Counter(r.test.split()[0] for r in self.results.values()
@@ -667,7 +704,7 @@ class Campaign:
     def is_compiled(self, mutant, text):
         """Whether this machine compiles the part of the file that it is in: no other instruction set's, say."""
         if mutant.file not in self.regions:
-            self.regions[mutant.file] = Builder(mutant.file, AT + "/look").regions(text)
+            self.regions[mutant.file] = Builder(mutant.file, AT + "/look").regions(text, self.widest)
         return [here for at, here in self.regions[mutant.file] if at <= mutant.start][-1]
 
     def one(self, mutant, text):
@@ -769,7 +806,8 @@ def main():
     ask.add_argument("--minutes", type=float, default=1e6, help="when to stop")
     ask.add_argument("--jobs", type=int, default=1, help="mutants at work at the same time")
     ask.add_argument("--total", type=float, help="seconds of tests that a mutant meets; 20, all with --rest or --tests")
-    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_core")
+    ask.add_argument("--tests", type=lambda names: names.split(","), help="by these alone, as test_draft,test_bf16:kernels (its argument)")
+    ask.add_argument("--widest", action="store_true", help="of kernels: what no narrower instruction set compiles")
     ask.add_argument("--again", action="store_true", help="survivors once more")
     ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
     ask.add_argument("--table", action="store_true")
@@ -787,10 +825,10 @@ def main():
         sys.exit("another run is at work in " + AT)
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, stop)
-    make("build/rooms.a", "build/plan_check.o", "build/ref.o")
+    make("build/rooms.a", "build/plan_check.o", "build/ref.o", TEST_AMX[2])
     total = options.total or (1e6 if options.rest or options.tests else 20)
     campaign = Campaign(options.rest, total, options.tests, time.monotonic() + 60 * options.minutes,
-                        options.jobs)
+                        options.jobs, options.widest)
     all_files = floors()
     if options.floor and options.floor not in all_files:
         sys.exit("no floor " + options.floor)

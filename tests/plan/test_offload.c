@@ -1314,6 +1314,35 @@ static void regulariser(void)
     }
 }
 
+/* What is being offloaded waits where its own bytes have no room, and not for those that it leaves behind: op 1 reads
+ * what op 0 made and offloads; op 2, at whose place it is held, needs memory, too. */
+static void waits(void)
+{
+    enum { OUT = 100, AUX = 60, LIVE = 1000 };
+    for (int parts = GCKPTI_VALUE; parts <= (GCKPTI_VALUE | GCKPTI_AUX); parts++)
+        for (int64_t room = 0; room <= OUT + AUX; room++) {
+            int item[3] = { 0, 1, 2 }, value_end[3] = { 1, -1, -1 }, aux_end[3] = { 1, -1, -1 };
+            int offloaded[3] = { parts, 0, 0 }, links[1] = { 0 }, with[6];
+            int64_t live[3] = { 0, 0, LIVE };
+            gckpti_unit unit[3] = { { .out = OUT, .aux = AUX, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
+            gckpti_note note[3] = { { 0 } };
+            gckpt_plan_desc desc = { .offload_work = 1 << 20 };
+            gckpti_schedule a = { .item = item, .length = 3, .value_end = value_end, .aux_end = aux_end,
+                                  .offloaded = offloaded, .live = live };
+            gckpti_schedule to = { .item = with };
+            gckpti_allocator memory = gckpti_allocator_of(NULL);
+            gckpti_planner p;
+            memset(&p, 0, sizeof p);
+            p.unit = unit, p.units = 3, p.links = links, p.note = note, p.desc = &desc;
+            p.pass = gckpti_scratch_new(&memory, &p.failed);
+            const int64_t held = (parts & GCKPTI_VALUE ? OUT : 0) + (parts & GCKPTI_AUX ? AUX : 0);
+            const uint64_t copy = 1 + gckpti_parts_work(&p, 0, parts), time = gckpti_time(&p, &a, LIVE + room, &to);
+            CHECK_MSG(copy > 50 && time == copy + (room < held ? 5 : 0), "parts %d, room for %d of %d: %d behind %d", parts,
+                      (int)room, (int)held, (int)time, (int)copy);
+            gckpti_scratch_free(&p.pass);
+        }
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
@@ -1341,6 +1370,7 @@ int main(int argc, char **argv)
         failures();
     }
     refusals();
+    waits();
     every_schedule(30 * scale / 100 + 1);
     gaps(first, (unsigned)(40 * scale / 100 + 1));
     regulariser();

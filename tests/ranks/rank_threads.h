@@ -7,8 +7,8 @@
  *     ranks_close(&w);                   CHECKs that nobody broke the contract
  *
  * Exchanges are matched by peer and must be of the sizes that the peer expects; one is under way at a
- * time; what is sent may not change and what is received may not be touched until done tells that it is
- * over, which it does some polls late. Time is the system's, but where nobody can go on (all others
+ * time; only the rank's own thread may call; what is sent may not change and what is received may not be touched until
+ * done tells that it is over, which it does some polls late. Time is the system's, but where nobody can go on (all others
  * hang, are dead or wait, too) it flies, so what waits for a timeout waits not long, and what the
  * machine delays never times out. */
 #ifndef TESTS_RANKS_H
@@ -56,7 +56,7 @@ typedef struct {
     uint64_t sent;                  /* bytes */
     jmp_buf end;
     gckpt_ranks engine;
-    pthread_t thread;
+    pthread_t thread, self; /* self: as the thread knows itself, from its begin */
 } ranks_member;
 struct ranks_world {
     pthread_mutex_t lock;
@@ -249,6 +249,12 @@ static inline void ranks_wait(ranks_world *w)
     pthread_cond_timedwait(&w->moved, &w->lock, &until);
 }
 
+static inline void ranks_called(ranks_member *m)
+{
+    if (!pthread_equal(pthread_self(), m->self))
+        ranks_breach(m, "another thread calls its engine", 0, 0);
+}
+
 /* 1: over; 0: not yet; -1: it failed. */
 static inline int ranks_ask(ranks_member *m)
 {
@@ -269,6 +275,7 @@ static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const v
     const char *to = (const char *)receive, *from = (const char *)send;
     int result = 1;
     pthread_mutex_lock(&w->lock);
+    ranks_called(m);
     if (m->state != RANKS_IDLE)
         ranks_breach(m, "begins something while something is under way", 0, 0);
     if (m->has_given_up)
@@ -329,6 +336,7 @@ static inline int ranks_done(void *user)
 {
     ranks_member *m = (ranks_member *)user;
     pthread_mutex_lock(&m->world->lock);
+    ranks_called(m);
     if (m->state == RANKS_IDLE)
         ranks_breach(m, "asks for what is not under way", 0, 0);
     int result = ranks_counted(m, RANKS_DONE) ? ranks_ask(m) : -1;
@@ -399,6 +407,7 @@ static inline void ranks_open(ranks_world *w, int size)
 static void *ranks_thread(void *user)
 {
     ranks_member *m = (ranks_member *)user;
+    m->self = pthread_self();
     if (setjmp(m->end) == 0)
         m->world->body(m->world, m->number, m->world->context);
     pthread_mutex_lock(&m->world->lock);

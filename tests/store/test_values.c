@@ -598,8 +598,9 @@ static void test_check(int verbose)
 /* Losses over classes of which one is the more certain, the greater `margin` is. The logarithms are
  * of sums of 1 and little more, rounded as 1 is; what that leaves out is missing in the slope from
  * wherever it is looked at. kind 0: cross_entropy; 1: with weights; 2: the softmax of the logits as
- * targets; 3: linear_cross_entropy. 4: a tanh that bends the nearer, the greater `margin` is. */
-enum { CLASSES = 4, KINDS = 5 };
+ * targets; 3: linear_cross_entropy. 4: a tanh that bends the nearer, the greater `margin` is; 5: the same,
+ * and all but nothing depends on any element but the last. */
+enum { CLASSES = 4, KINDS = 6 };
 static gckpt_result check_certain(int kind, float by, float margin, gckpt_check *check,
                                   char text[300])
 {
@@ -609,7 +610,7 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
     const gckpt_op op = scaled_op();
     gckpt_init normal = { 0.4f, 0, 0 };
     for (int i = 0; i < CHECK_ROWS * CHECK_IN; i++)
-        x[i] = kind == 4 ? 1 : (float)(i * 7 % 11) / 5 - 1;
+        x[i] = kind == 5 && i % CHECK_IN < CHECK_IN - 1 ? 1e-6f : kind >= 4 ? 1 : (float)(i * 7 % 11) / 5 - 1;
     more[0] = margin;
     for (int i = 0; i < CLASSES; i++)
         last[i * CLASSES + i] = 1;
@@ -621,7 +622,7 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
     gckpt_tensor *plus = gckpt_constant(g, "plus", GCKPT_F32, gckpt_shape1(CLASSES), more);
     gckpt_tensor *same = gckpt_constant(g, "same", GCKPT_F32, gckpt_shape2(CLASSES, CLASSES), last);
     gckpt_tensor *h, *loss;
-    if (kind == 4) {
+    if (kind >= 4) {
         const gckpt_init third = { 0, 0, 0.1f };
         h = gckpt_matmul(in, gckpt_param(g, "w", gckpt_shape2(CHECK_IN, 1), third));
         h = gckpt_add(h, gckpt_constant(g, "shift", GCKPT_F32, gckpt_shape1(1), &shift));
@@ -661,7 +662,7 @@ static void test_check_certain(int verbose)
         for (int f = 0; f < 5; f++)
             for (int m = 0; m < 15; m++) {
                 gckpt_check c;
-                const float margin = kind == 4 ? (float)(1 << m) : (float)(2 * m);
+                const float margin = kind >= 4 ? (float)(1 << m) : (float)(2 * m);
                 const double by = (double)factors[f], size = (double)margin;
                 const int right = f == 0;
                 gckpt_result result = check_certain(kind, factors[f], margin, &c, text);
@@ -713,6 +714,47 @@ static void test_check_refused(void)
         gckpt_graph_free(g);
         gckpt_store_free(s);
     }
+}
+
+static int cancels_at(void *user, const gckpt_progress *now)
+{
+    return now != NULL && --*(long *)user == 0;
+}
+
+/* Cancelled before each instruction, it says so, the weights are as they were, and the next one
+ * finds the same. */
+static void test_check_cancelled(void)
+{
+    const gckpt_init init = { 0.5f, 0, 0 };
+    const float x[2] = { 1, 2 }, y[2] = { 0.5f, -1 };
+    long left = 0;
+    gckpt_exec_desc desc = { .progress = cancels_at, .user = &left };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_tanh(h), target), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+    const uint64_t hash = gckpt_store_hash(s);
+    gckpt_check want, got;
+    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &want) == GCKPT_OK && left < 0);
+    const long all = -left;
+    for (long k = 1; k <= all; k++) {
+        left = k;
+        const gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, &got);
+        CHECK_MSG(result == GCKPT_CANCELLED && gckpt_store_hash(s) == hash, "before %ld of %ld: %s",
+                  k, all, gckpt_error_text(e));
+    }
+    left = 0;
+    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &got) == GCKPT_OK && -left == all);
+    CHECK(got.worst == want.worst && got.directions == want.directions);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
 }
 
 /* ---- names ---- */
@@ -846,6 +888,7 @@ int main(int argc, char **argv)
     test_check(argc > 1);
     test_check_certain(argc > 1);
     test_check_refused();
+    test_check_cancelled();
     test_names();
     test_printed();
     test_overflows();

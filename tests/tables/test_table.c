@@ -593,23 +593,25 @@ static void beyond(void)
     gckpt_plan_free(p);
     net_free(&n);
     /* names of more bytes than a word counts; of an input: one that is taken, without letters, with others */
-    static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:" };
+    static const char *const names[] = { "store_bytes", "\xc3\xa4", "x1:", "exec_bytes" };
+    static const char *const labels[] = { "a_store_bytes__0 = 0", "a___ = 0", "a_x1_ = 0", "a_exec_bytes__0 = 0",
+                                          "a_x = 0" };
     char *name = (char *)malloc(66001);
     memset(name, 'n', 66000);
     name[66000] = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         const gckpt_init normal = { 0.3f, 0, 0 };
-        gckpt_tensor *x = gckpt_input(g, i < 3 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
-        gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 3 ? "w" : name, gckpt_shape1(4), normal));
+        gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
+        gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
         const gckpt_pick pick = { y, 0 }; /* an op has its kind's name and its number */
         const gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-        CHECK(says(p, small) == (i == 3) && says(p, ",\n    a_mul_2 = 2\n"));
-        CHECK(says(p, i == 0 ? "a_store_bytes__0 = 0" : i == 1 ? "a___ = 0" : i == 2 ? "a_x1_ = 0" : "a_x = 0"));
+        CHECK(says(p, small) == (i == 4) && says(p, ",\n    a_mul_2 = 2\n"));
+        CHECK(says(p, labels[i]));
         gckpt_plan_free(p);
         rig_free(NULL, NULL, g, s);
     }

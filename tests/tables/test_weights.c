@@ -39,11 +39,11 @@ static int prints(const gckpt_store *s, const char *what)
 
 static void refusals(void)
 {
-    static const char *const bad[] = { "", "9a", "a-b", "\xc3\xa4", "a b",
+    static const char *const bad[] = { "", "9a", "a-b", "\xc3\xa4", "a b", "a:b", "a~b",
                                        "a234567890123456789012345678901234567890123456789012345678901" };
     gckpt_store *s = some(), *empty = gckpt_store_new(NULL);
     file f = { 0 };
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 8; i++)
         CHECK(refused(s, bad[i], "identifier"));
     CHECK(refused(empty, "a", "no parameters"));
     CHECK(gckpt_store_c(NULL, "a", file_write, &f) == GCKPT_E_ARG && gckpt_store_c(s, NULL, file_write, &f) == GCKPT_E_ARG);

@@ -64,7 +64,7 @@ gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+        return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
                                      : held_waiting<fast::which##_backward>;
     FAST_OPS(X)
 #undef X

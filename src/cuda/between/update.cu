@@ -124,7 +124,8 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
         p.squares[block] = sum;
 }
 
-struct Waiting { /* the fills are first */
+struct Waiting { /* a product is alone; the fills are first */
+    void (*product)(Device *); /* launches it (fast/products.cu) */
     Fills fills;
     Passes passes;
 } waiting[sizeof devices / sizeof *devices];
@@ -134,6 +135,10 @@ void flush(Device *d)
     Fills *f = &waiting[d->number].fills;
     Passes *p = &waiting[d->number].passes;
     unsigned blocks = 0;
+    if (void (*product)(Device *) = waiting[d->number].product) {
+        waiting[d->number].product = NULL;
+        product(d);
+    }
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -153,7 +158,8 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
     Hold hold(d, true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || waiting[d->number].passes.n;
+    bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
+                waiting[d->number].product;
     for (int i = 0; i < f->n; i++)
         full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
     if (full)
@@ -185,7 +191,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
-    if (w->n == Passes::MOST)
+    if (w->n == Passes::MOST || waiting[d->number].product)
         flush(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;

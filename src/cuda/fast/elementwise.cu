@@ -17,30 +17,34 @@ template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
         call->in[0].accumulate);
 }
 
-#define CURVE(name, at)                                                                            \
+#define CURVE(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
         map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope, put_product>(), at);                           \
+        map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
     }
-CURVE(gelu, value_of(call->in[0]))
-CURVE(gelu_erf, value_of(call->in[0]))
-CURVE(silu, value_of(call->in[0]))
-CURVE(tanh, value_out_of(call))
-CURVE(sigmoid, value_out_of(call))
+CURVE(gelu_erf, put_product, value_of(call->in[0]))
+CURVE(silu, put_product, value_of(call->in[0]))
+CURVE(tanh, put_product, value_out_of(call))
+CURVE(sigmoid, put_product, value_out_of(call))
+CURVE(relu, gckpti_put_passed, value_out_of(call))
 #undef CURVE
 
-void relu_forward(const gckpt_call *call)
+void gelu_forward(const gckpt_call *call)
 {
-    map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
+    const Values x = value_of(call->in[0]);
+    if (!folded(call, GELU, x, NONE, out_of(call)))
+        map_out(call, Value<gelu_of>(), x, NONE);
 }
 
-void relu_backward(const gckpt_call *call)
+void gelu_backward(const gckpt_call *call)
 {
-    map_back(call, Slope<gckpti_relu_slope, gckpti_put_passed>(), value_out_of(call));
+    const gckpt_arg &x = call->in[0];
+    if (x.accumulate || !folded(call, GELU_SLOPE, grad_out_of(call), value_of(x), grad_of(x)))
+        map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
 void scale_forward(const gckpt_call *call)
@@ -57,25 +61,14 @@ void scale_backward(const gckpt_call *call)
 }
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
-struct Plus {
+__device__ inline float plus(float x, float y) { return x + y; }
+__device__ inline float minus(float x, float y) { return x - y; }
+__device__ inline float times(float x, float y) { return x * y; }
+template <auto F> struct Both {
     static constexpr int READS = READS_BOTH;
     __device__ void operator()(float *d, float x, float y, int accumulate) const
     {
-        gckpti_put(d, x + y, accumulate);
-    }
-};
-struct Minus {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        gckpti_put(d, x - y, accumulate);
-    }
-};
-struct Times {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        put_product(d, x, y, accumulate);
+        gckpti_put(d, F(x, y), accumulate);
     }
 };
 
@@ -96,28 +89,31 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
-template <class F> void combine_forward(const gckpt_call *call, F f)
+template <auto F> void combine_forward(const gckpt_call *call)
 {
-    map_out(call, f, value_of(call->in[0]), value_of(call->in[1]));
+    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
+    const Results out = out_of(call);
+    if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+        map_out(call, Both<F>(), a, b);
 }
 
-void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
-void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
-void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_forward(const gckpt_call *call) { combine_forward<plus>(call); }
+void sub_forward(const gckpt_call *call) { combine_forward<minus>(call); }
+void mul_forward(const gckpt_call *call) { combine_forward<times>(call); }
 void add_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), NONE);
-    combine_backward(call, 1, Plus(), NONE);
+    combine_backward(call, 0, Both<plus>(), NONE);
+    combine_backward(call, 1, Both<plus>(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), NONE);
-    combine_backward(call, 1, Minus(), NONE);
+    combine_backward(call, 0, Both<plus>(), NONE);
+    combine_backward(call, 1, Both<minus>(), NONE);
 }
 void mul_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Times(), value_of(call->in[1]));
-    combine_backward(call, 1, Times(), value_of(call->in[0]));
+    combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
+    combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
 gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
 gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }

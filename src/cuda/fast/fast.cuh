@@ -8,17 +8,21 @@ namespace fast
 {
 enum { TOKENS = 16 };
 
-/* 2^x; exponents are taken to base 2. */
-__device__ inline float exp2_of(float x)
-{
 #ifdef GCKPT_CUDA_SHIM
-    return exp2f(x);
+#define APPROXIMATE(name, instruction, value)                                                      \
+    __device__ inline float name(float x) { return value; }
 #else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+#define APPROXIMATE(name, instruction, value)                                                      \
+    __device__ inline float name(float x)                                                          \
+    {                                                                                              \
+        float y;                                                                                   \
+        asm(instruction ".approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));                             \
+        return y;                                                                                  \
+    }
 #endif
-}
+APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponents are taken to base 2 */
+APPROXIMATE(inverse_of, "rcp", 1.0f / x)
+#undef APPROXIMATE
 
 /* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
 __device__ inline uint32_t factors(float first, float second)
@@ -34,6 +38,23 @@ __device__ inline uint32_t factors(float first, float second)
 
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
+
+/* gelu's (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2), in a sixth of the
+ * contract's instructions. */
+#define C1 1.59576912f   /* 2 sqrt(2/pi) */
+#define C3 0.0713548163f /* 0.044715 C1 */
+__device__ inline float gelu_share(float x)
+{
+    return inverse_of(1.0f + exp2_of(x * gckpti_fma(x * x, -C3 * LOG2E, -C1 * LOG2E)));
+}
+__device__ inline float gelu_of(float x) { return x * gelu_share(x); }
+__device__ inline float gelu_slope_of(float x)
+{
+    float y = gelu_share(x);
+    return gckpti_fma(x * y * (1.0f - y), gckpti_fma(x * x, 3.0f * C3, C1), y);
+}
+#undef C1
+#undef C3
 
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */

@@ -132,10 +132,10 @@ void linear_forward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    mma_product(call,
-                mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
-                       value_of(call->in[2]), 0, out_of(call)),
-                1, transposed);
+    mma_late(call,
+             mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
+                    value_of(call->in[2]), 0, out_of(call)),
+             1, transposed);
 }
 
 void linear_backward(const gckpt_call *asked)
@@ -149,13 +149,6 @@ void linear_backward(const gckpt_call *asked)
     Room sums = room; /* where the other factors come when these are done */
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
-    if (wanted(in[0])) {
-        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        mma_product(call,
-                    mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
-                           in[0].accumulate, grad_of(in[0])),
-                    1, !transposed);
-    }
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
         mma_product(call,
@@ -163,6 +156,13 @@ void linear_backward(const gckpt_call *asked)
                         ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                         : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
                     0, 0);
+    }
+    if (wanted(in[0])) {
+        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
+        mma_late(call,
+                 mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
+                        in[0].accumulate, grad_of(in[0])),
+                 1, !transposed);
     }
 }
 

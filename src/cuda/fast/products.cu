@@ -14,6 +14,14 @@ struct Loss {
     const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
+/* What the next op, elementwise, makes of c as c is kept, rounded; c is written, too, unless the
+ * op's results go there. So bits are those of the op on its own. */
+enum Then { NOTHING, GELU, GELU_SLOPE, PLUS };
+struct Fold {
+    Then then;
+    uint16_t *out;
+    Matrix<uint16_t> other; /* its other operand */
+};
 struct MmaProduct {
     int m, n, k;
     Matrix<uint16_t> a, b;
@@ -21,14 +29,16 @@ struct MmaProduct {
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
-    bool wide; /* two of them are written at once */
+    bool wide; /* two of them are written at once, or 8 */
     Loss loss;
+    Fold fold;
 };
 
 MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
                   const Values &bias, int accumulate, const Results &c)
 {
-    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c), {} };
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c),
+             {},     {} };
 }
 
 enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
@@ -107,13 +117,6 @@ __device__ inline void mma_start(const MmaProduct &p, int i, int j, float (&c)[D
     }
 }
 
-/* Elements (i,j) and (i,j+1). */
-__device__ inline void mma_end(const MmaProduct &p, int i, int j, const float *pair)
-{
-    if (i < p.m)
-        write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
-}
-
 /* So far, of a row: the maximum, the sum, the target's logit. */
 struct RowLoss {
     float max, sum, hit;
@@ -169,6 +172,84 @@ __device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[
     }
 }
 
+/* The tile of a block, the quarter of its warp, and where this thread's elements begin. */
+template <int size> struct MmaPlace {
+    int i0, j0, row, column, i, j;
+    __device__ MmaPlace(const MmaProduct &p, int block, int thread)
+    {
+        int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
+        i0 = block / across * size, j0 = block % across * size;
+        row = warp / 2 * (size / 2), column = warp % 2 * (size / 2);
+        i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    }
+};
+
+/* A tile of bf16 leaves shared memory in runs of 8; behind it lies that of the other operand. */
+template <int size>
+__device__ inline void mma_leave(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
+{
+    enum { CHUNKS = size / 8 };
+    const Fold &fold = p.fold;
+    const int chunk = (int)threadIdx.x % CHUNKS, j = j0 + chunk * 8;
+    const bool wide = p.wide && p.c_row % 8 == 0;
+#pragma unroll 1
+    for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += 128 / CHUNKS) {
+        const int64_t at = (int64_t)(i0 + k) * p.c_row + j;
+        const int there = Swizzled<size>::at(k, chunk);
+        Pack<float, 8> v = load<8>(Values{ NULL, tile }, there), u = {};
+        if (p.c.bf16 != fold.out)
+            write_run<8>(p.c, at, p.n - j, wide, v.v);
+        if (fold.then == NOTHING)
+            continue;
+        if (fold.then != GELU)
+            u = load<8>(Values{ NULL, tile + size * size }, there);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            v.v[e] = fold.then == GELU         ? gelu_of(v.v[e])
+                     : fold.then == GELU_SLOPE ? v.v[e] * gelu_slope_of(u.v[e])
+                                               : v.v[e] + u.v[e];
+        write_run<8>(Results{ NULL, fold.out }, at, p.n - j, wide, v.v);
+    }
+}
+
+/* Elements go where they are wanted; bf16 by way of the room of the factors, `tiles`. */
+template <int size, Purpose purpose, int DOWN, int ACROSS>
+__device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
+{
+    const MmaPlace<size> at(p, gckpti_block_again(), gckpti_thread_again());
+    const bool leaves = purpose != PARTS && p.c.bf16;
+    if (leaves) {
+        __syncthreads(); /* nobody reads factors any more */
+        if (p.fold.then > GELU)
+            bring_tile<size, size, 128, Swizzled<size>, false>(p.fold.other, at.i0, p.m, at.j0, p.n,
+                                                               tiles + size * size);
+    }
+#pragma unroll
+    for (int y = 0; y < 2 * DOWN; y++) {
+        int i = at.i + y * 8;
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
+#pragma unroll
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++) {
+            const float *pair = c[y / 2][x] + y % 2 * 2;
+            int j = at.j + x * 8, chunk = at.column / 8 + x;
+            if (leaves)
+                write_run<2>(Results{ NULL, tiles }, Swizzled<size>::at(i - at.i0, chunk) + j % 8,
+                             2, true, pair);
+            else if (i < p.m)
+                write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
+        }
+    }
+    if (leaves) {
+        gckpti_cp_async_commit();
+        gckpti_cp_async_wait<0>();
+        __syncthreads();
+        mma_leave<size>(p, at.i0, at.j0, tiles);
+    }
+}
+
 /* c += the links of a tile, of which `left` are there, by mma of 16. */
 template <int DOWN, int ACROSS, class A, class B>
 __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4], const A &read_a,
@@ -207,10 +288,8 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
-    int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int i0 = (int)(blockIdx.x / across) * size, j0 = (int)(blockIdx.x % across) * size;
-    int row = warp / 2 * HALF, column = warp % 2 * HALF;
-    int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    const MmaPlace<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
+    const int i0 = at.i0, j0 = at.j0, row = at.row, column = at.column;
     int steps = (p.k + LINKS - 1) / LINKS;
     const bool whole = p.a.wide && p.b.wide && i0 + size <= p.m && j0 + size <= p.n;
     const Reader<A_LINE, a_along, false> read_a(row);
@@ -218,7 +297,7 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
     Feed<size, a_along> feed_a(p.a, i0);
     Feed<size, b_along> feed_b(p.b, j0);
     float c[DOWN][ACROSS][4];
-    mma_start<DOWN, ACROSS>(p, i, j, c);
+    mma_start<DOWN, ACROSS>(p, at.i, at.j, c);
     for (int s = 1 - STAGES; s < steps; s++) {
         int next = s + STAGES - 1; /* what is asked for while s is computed */
         if (s >= 0) {
@@ -238,16 +317,7 @@ __global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_consta
         if (s >= 0)
             multiply<DOWN, ACROSS>(c, read_a, read_b, tile, tile + TILE, p.k - s * LINKS);
     }
-#pragma unroll
-    for (int y = 0; y < 2 * DOWN; y++) {
-        if (purpose == PARTS)
-            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
-        else if (purpose == SLOPES)
-            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
-#pragma unroll
-        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
-            mma_end(p, i + y * 8, j + x * 8, c[y / 2][x] + y % 2 * 2);
-    }
+    mma_end<size, purpose>(p, c, tiles);
 }
 
 template <int size, int a_along, int b_along, Purpose purpose>
@@ -277,4 +347,54 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<1, 0>(call, p);
     else
         run_mma<0, 0>(call, p);
+}
+
+/* ---- a product waits for the next op, which may be folded into it; all else launches it first. By
+ * device ---- */
+struct Late {
+    MmaProduct p;
+    int a_along, b_along;
+} late[sizeof devices / sizeof *devices];
+
+/* With factors of lines without gaps. */
+void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
+{
+    Device *d = device_of(call);
+    flush(d);
+    late[d->number] = { p, a_along, b_along };
+    waiting[d->number].product = [](Device *of) {
+        const Late &l = late[of->number];
+        gckpt_call bare = {};
+        bare.backend = of;
+        mma_product(&bare, l.p, l.a_along, l.b_along);
+    };
+}
+
+bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
+{
+    return (uintptr_t)a < (uintptr_t)b + (size_t)more &&
+           (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
+}
+
+/* Is the product that waits `of`, and may `then` be done as it ends? Then it is launched. What its
+ * other blocks still read may not be written, nor c's other elements. */
+bool folded(const gckpt_call *call, Then then, const Values &of, const Values &other,
+            const Results &out)
+{
+    Device *d = device_of(call);
+    MmaProduct &p = late[d->number].p;
+    const int64_t m = p.m, n = p.n, k = p.k, bytes = 2 * m * n;
+    if (!waiting[d->number].product || !of.bf16 || of.bf16 != p.c.bf16 || !out.bf16 ||
+        bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
+        meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
+        meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
+        meet(out.bf16, bytes, p.bias.bf16, 2 * n))
+        return false;
+    for (const uint16_t *x : { of.bf16, other.bf16 })
+        if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
+            return false;
+    p.fold = { then, out.bf16, matrix(other.bf16, n) };
+    p.wide = p.wide && wide(out);
+    flush(d);
+    return true;
 }

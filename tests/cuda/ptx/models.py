@@ -5,6 +5,7 @@ must be there), cp.async by groups of each thread, ldmatrix, the fragments of mm
 with one rounding (.rn), fma too; what is NaN has a device's bits, 0x7fffffff. Modelled by a choice of their own:
     mma             a chain of fma over k, as tests/cuda/cuda_shim.h has it; a device adds in an order of its own
     ex2.approx.ftz  exp2f of the C library, subnormal inputs and results 0; a device's may be 2 ulp away (PTX manual)
+    rcp.approx.ftz  the quotient, rounded, subnormal inputs and results 0; a device's may be 1 ulp away
     atom, red       in the order of lanes
 Any other modifier or instruction is Unknown, so that nothing is run as what it only resembles."""
 import ctypes
@@ -102,10 +103,14 @@ def round_fma(a, b, c):
     return total.astype(np.float32)
 
 
+def flushed(x):
+    """Subnormals become 0."""
+    return np.where(np.abs(x) < np.float32(2.0 ** -126), np.copysign(np.float32(0), x), x)
+
+
 def exp2_approx(x):
     """Flushes: subnormal inputs are 0 (whose power is 1), subnormal results are 0."""
-    y = np.fromiter(map(EXP2F, x.tolist()), np.float32, len(x))
-    return np.where(np.abs(y) < np.float32(2.0 ** -126), np.float32(0), y)
+    return flushed(np.fromiter(map(EXP2F, x.tolist()), np.float32, len(x)))
 
 
 def to_bf16(x):
@@ -391,6 +396,8 @@ class Builder:
         return self.result(to, np.sqrt, a)
 
     def op_rcp(self, to, a):
+        if self.has("approx") and self.has("ftz") and self.kind == "f32":
+            return self.result(to, lambda x: flushed(np.float32(1) / flushed(x)), a)
         self.rounding()
         return self.result(to, lambda x: x.dtype.type(1) / x, a)
 

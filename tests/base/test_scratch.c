@@ -1,0 +1,238 @@
+/* test_scratch.c - each place of src/ that takes scratch memory has none, at its first time and at
+ * its last (TRIES=all: at four between, too): plans of every mode, frontiers, plans that are read,
+ * gckpt_fit and the graphs themselves, of random nets and of deep ones. Each time E_MEMORY, nothing
+ * leaked, and asked again the same as before. A heap that fails (test_alloc.c) meets few of these
+ * places, since scratch is taken a large piece at a time.
+ *     build/test_scratch [nets] [first seed] */
+#define PLAN_CHECK_OFF "plans are those of other tests, again and again"
+#include "base/base.h"
+#include "graph/graph.h"
+#include "base/host.h"
+
+#include "net.h"
+
+/* ---- the places ---- */
+enum { PLACES = 400 };
+static struct {
+    const char *in;
+    int line, struck;
+    long now; /* how often it was asked in this run */
+    long all; /* and in the run without a failure */
+} place[PLACES];
+static int places, target = -1;
+static long target_time, hits;
+
+static int no_scratch(const char *in, int line)
+{
+    int i = 0;
+    while (i < places && (place[i].line != line || strcmp(place[i].in, in)))
+        i++;
+    if (i == places && CHECK(places < PLACES)) {
+        place[i].in = in;
+        place[i].line = line;
+        places++;
+    }
+    return ++place[i].now == target_time && i == target && ++hits;
+}
+
+/* ---- what is asked ---- */
+enum { PLAN, FRONTIER, READ, FIT, GRAPH };
+typedef struct {
+    int kind;
+    gckpt_plan_desc d;
+    gckpt_term term[GCKPT_MAX_TERMS];
+    int terms;
+    gckpt_graph *g;
+    gckpt_store *s;
+    file saved;
+} question;
+typedef struct {
+    gckpt_result result;
+    int points;
+    size_t bytes;
+    uint64_t work, bound;
+} answer;
+static heap h;
+
+static void deep(gckpt_graph *g, int layers, int64_t rows, gckpt_term *term)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 24)), *far = NULL;
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, 24));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(24, 24), init);
+    for (int i = 0; i < layers; i++) {
+        gckpt_segment_begin(g);
+        x = gckpt_gelu(gckpt_linear(x, w, NULL));
+        x = far && i % 3 == 0 ? gckpt_add(x, far) : x;
+        far = i % 7 == 1 ? x : far;
+        gckpt_segment_end(g);
+    }
+    *term = (gckpt_term){ gckpt_mean_squared_error(x, y), 1, 0 };
+}
+static int build_deep(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    deep(g, *(int *)user, rows, terms);
+    return 1;
+}
+
+static answer ask(question *q)
+{
+    answer a = { GCKPT_OK, 0, 0, 0, 0 };
+    gckpt_plan *p = NULL;
+    gckpt_frontier *f = NULL;
+    gckpt_graph *g = q->g;
+    int layers = 6;
+    if (q->kind == FRONTIER) {
+        f = gckpt_frontier_new(g, q->term, q->terms, &q->d);
+        a.points = gckpt_frontier_points(f);
+        p = f ? gckpt_frontier_plan(f, q->d.budget) : NULL;
+    } else if (q->kind == READ) {
+        q->saved.at = 0;
+        p = gckpt_plan_read(g, file_read, &q->saved, &q->d.memory);
+    } else if (q->kind == FIT) {
+        p = gckpt_fit(q->s, build_deep, &layers, 4, &q->d, NULL);
+    } else if (q->kind == GRAPH) {
+        g = gckpt_graph_new(q->s, &q->d.memory);
+        deep(g, layers, 2, q->term);
+        a.points = (int)g->count;
+    } else {
+        p = gckpt_plan_new(g, q->term, q->terms, &q->d);
+    }
+    a.result = q->kind == FIT ? gckpt_error(q->s) : gckpt_error(g);
+    CHECK((p != NULL) == (a.result == GCKPT_OK && q->kind != GRAPH));
+    a.bytes = p ? gckpt_plan_bytes(p) : 0;
+    a.work = p ? gckpt_plan_work(p) : 0;
+    a.bound = p ? gckpt_plan_proven_work(p) : 0;
+    gckpt_plan_free(p);
+    gckpt_frontier_free(f);
+    if (q->kind == GRAPH)
+        gckpt_graph_free(g);
+    return a;
+}
+
+static answer count_and_ask(question *q, int i, long time)
+{
+    target = i;
+    target_time = time;
+    for (int k = 0; k < places; k++)
+        place[k].now = 0;
+    return ask(q);
+}
+
+/* Strikes each place that this asks. */
+static void strike(question *q, const char *what)
+{
+    const size_t live = h.live;
+    q->d.memory = heap_memory(&h);
+    const answer want = count_and_ask(q, -1, 0);
+    CHECK_MSG(want.result == GCKPT_OK || want.result == GCKPT_E_BUDGET, "%s: result %d", what,
+              (int)want.result);
+    for (int i = 0; i < places; i++)
+        place[i].all = place[i].now;
+    for (int i = 0; i < places; i++) {
+        /* those of schedules stand for all who make room for one */
+        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : check_tries(6);
+        for (int k = 0, old = 0; k < some && place[i].struck < 3 * some * some / 4 - 1; k++) {
+            const long time = 1 + (place[i].all - 1) * k / (some - 1);
+            if (!place[i].all || time == old)
+                continue;
+            old = (int)time;
+            const long had = hits;
+            const answer got = count_and_ask(q, i, time);
+            place[i].struck++;
+            CHECK_MSG(hits == had + 1 && got.result == GCKPT_E_MEMORY && h.live == live,
+                      "%s: no scratch at %s:%d, time %ld of %ld: struck %ld, result %d, %ld leaked",
+                      what, place[i].in, place[i].line, time, place[i].all, hits - had,
+                      (int)got.result, (long)(h.live - live));
+        }
+    }
+    const answer again = count_and_ask(q, -1, 0);
+    CHECK_MSG(again.result == want.result && again.points == want.points &&
+                  again.bytes == want.bytes && again.work == want.work && again.bound == want.bound,
+              "%s: asked again, something else came", what);
+}
+
+/* Every mode, a budget in the middle, the frontier, a file. */
+static void strike_modes(question *q, const char *what)
+{
+    const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                 GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+        q->d.mode = modes[m];
+        q->d.budget = 0;
+        q->kind = PLAN;
+        gckpt_plan *all = gckpt_plan_new(q->g, q->term, q->terms, &q->d);
+        strike(q, what);
+        if (all && modes[m] == GCKPT_OPTIMAL) {
+            q->d.budget = 1;
+            strike(q, what); /* E_BUDGET */
+            const size_t least = q->g->least;
+            q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
+            strike(q, what);
+            q->kind = FRONTIER;
+            strike(q, what);
+        }
+        q->saved.size = 0;
+        if (all && !q->d.backend && gckpt_plan_write(all, file_write, &q->saved) == GCKPT_OK) {
+            q->kind = READ;
+            strike(q, what);
+        }
+        gckpt_plan_free(all);
+    }
+    free(q->saved.bytes);
+    memset(&q->saved, 0, sizeof q->saved);
+}
+
+static void strike_net(unsigned seed, int way)
+{
+    char what[40];
+    snprintf(what, sizeof what, "net %u, way %d", seed, way);
+    net_open(seed, way, NET_ROWS);
+    question q = { .kind = PLAN, .d = net.d, .terms = net.terms, .g = net.g, .s = net.s };
+    memcpy(q.term, net.term, (size_t)net.terms * sizeof *q.term);
+    if (!net.cached)
+        strike_modes(&q, what);
+    destroy();
+}
+
+static void strike_deep(int layers, int offload)
+{
+    char what[40];
+    gckpt_store *s = gckpt_store_new(NULL);
+    question q = { .kind = PLAN, .terms = 1, .g = gckpt_graph_new(s, NULL), .s = s };
+    snprintf(what, sizeof what, "%d layers", layers);
+    deep(q.g, layers, 2, q.term);
+    q.d.offload_bytes = offload ? 4096 : 0;
+    q.d.offload_beside = offload;
+    strike_modes(&q, what);
+    if (layers < 10) {
+        q.d = (gckpt_plan_desc){ .mode = GCKPT_OPTIMAL };
+        q.kind = FIT;
+        strike(&q, "fit");
+        q.kind = GRAPH;
+        strike(&q, "graph");
+    }
+    rig_free(NULL, NULL, q.g, s);
+}
+
+int main(int argc, char **argv)
+{
+    const int nets = argc > 1 ? atoi(argv[1]) : 8;
+    const unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
+    gckpti_here.no_scratch = no_scratch;
+    strike_deep(8, 0);
+    strike_deep(12, 1);
+    net_wants = NET_RANKS;
+    for (int i = 0; i < nets; i++)
+        strike_net(first + (unsigned)i, i % 4);
+    CHECK(h.live == 0 && h.blocks == 0 && h.wrong_sizes == 0);
+    long struck = 0;
+    for (int i = 0; i < places; i++) {
+        struck += place[i].struck;
+        if (getenv("SCRATCH_PLACES"))
+            printf("%s:%d %d of %ld\n", place[i].in, place[i].line, place[i].struck, place[i].all);
+    }
+    CHECK(hits == struck);
+    printf("%d places, struck %ld times\n", places, hits);
+    return check_report("test_scratch");
+}
