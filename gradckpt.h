@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2090
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2092
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5291
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3693
+ *     >>kernels   what is done with an item, for each instruction set                         3701
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -14267,14 +14267,14 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 /* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
  * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
- * be +0 if missing links were +0 x +0; an infinity. */
-static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
+ * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
+static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED;
+    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -14290,7 +14290,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    t.a.bf16 = a, t.a.row = K, t.b.bf16 = b, t.b.row = K, t.a.step = t.b.step = 1;
+    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
+    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
@@ -14314,8 +14316,8 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
     const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_agrees(mixed, 0) && gckpti_product_agrees(mixed, 1) &&
-           gckpti_narrow_agrees(mixed);
+    return gckpti_product_agrees(mixed, 0, 0) && gckpti_product_agrees(mixed, 0, 1) &&
+           gckpti_product_agrees(mixed, 1, 0) && gckpti_narrow_agrees(mixed);
 }
 #endif
 
@@ -26684,8 +26686,7 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 /* A hash of values and state that all ranks have whole. */
 static uint64_t gckpti_hash_same(gckpt_exec *e)
 {
-    const gckpti_crew *g = e->crew;
-    void *out = g->peers.out;
+    void *out = e->crew->peers.out;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -26697,7 +26698,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
             const int whole = q->p.storage == GCKPT_STORED_F32 &&
                               !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
-                n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
+                n = gckpti_min(q->p.elements - at, (int64_t)(e->crew->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
                 for (int64_t k = 0; k < n; k++)
                     hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
@@ -26906,14 +26907,19 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue, x = pc;
+    int end = p->epilogue, x = pc, copies = pc > p->body || e->offload.pending;
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
-        end = end < g->flight[i].due ? end : g->flight[i].due;
-    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
-           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
-        x++;
+        gckpti_lower(&end, g->flight[i].due);
+    for (int i = 0; i < e->offload.pending; i++)
+        gckpti_lower(&end, e->offload.due[i]);
+    do { /* copies stand alone, but in a micro-batch that is one part */
+        for (x = pc; x < end && !gckpti_gathers(e, &p->list[x]); x++)
+            if (p->list[x].kind == GCKPT_REDUCE ? g->last && last
+                                                : copies && p->list[x].kind > GCKPT_UPDATE)
+                break;
+    } while (x < p->epilogue && !copies++);
     *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
     return x;
 }
@@ -27042,8 +27048,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     size_t bytes = e->update.square_count * sizeof(float);
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
-    void *out = g->peers.out;
-    float *squares = (float *)out;
+    float *squares = (float *)(void *)g->peers.out;
     g->squared = 1;
     gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);
@@ -29169,8 +29174,7 @@ GCKPTI_WARM
 
 GCKPTI_COLD
 
-/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
- * the next, as offloads do. */
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
 static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29183,7 +29187,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         if (!n)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
-            can = e->offload.moves && p->ranks < 2;
+            can = e->offload.moves;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
@@ -29531,16 +29535,15 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_TRAINING && !e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
-    if (e->step.pc == p->epilogue)
+    const int anew = e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
+    *result = gckpti_drain(e, gckpti_join(e, anew ? INT32_MAX : e->step.pc, GCKPT_OK));
+    if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_THEN_STOPS;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
-    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
-    if (*result != GCKPT_OK)
-        return GCKPTI_THEN_STOPS;
     if (gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
@@ -29578,10 +29581,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;
-    const int ends = gckpti_recording_ends(e);
-    if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
-        result = gckpti_join(e, INT32_MAX, result);
-    if (ends || result != GCKPT_OK)
+    if (gckpti_recording_ends(e) || result != GCKPT_OK)
         gckpti_recorded(e);
     if (result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -34644,13 +34644,11 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
     return V(widened)(GCKPT_STORED_BF16, some, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
+/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
-    if (storage == GCKPT_STORED_F32)
-        return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
     return V(widened_part)(storage, x, scale, left * each);
@@ -36545,9 +36543,19 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
                                                         int64_t row)
 {
-    void *to = d;
     const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
-    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+    const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
+    const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
+    void *to = d;
+    if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
+        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        return;
+    }
+    for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
+        for (int64_t l = 0; l < k; l += GCKPTI_LINKS) {
+            const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->row + l);
+            _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
+        }
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,

@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               609
+ *     >>device    streams, memory, errors, launching, recordings                               607
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           708
+ *     >>between   fill, add, convert, update, unpack                                           678
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  4013
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3836
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1606
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            286
+ *     >>backend   which kernels there are, the self-test, the table                            290
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -80,7 +80,7 @@ enum {
     PIECES = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 512 /* kept for all executors of a device; then the oldest goes */
+    RECORDINGS = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -119,7 +119,7 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Side moves, ranks;        /* what is offloaded; what goes from rank to rank */
+    Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
     cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
@@ -130,7 +130,7 @@ struct Device {
     Recording recordings[RECORDINGS], *recording; /* the one that is being made */
     int unrecordable;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int oldest;
+    int oldest, next; /* next: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
@@ -145,7 +145,10 @@ const char *remedy(int error)
         const char *what;
     } all[] = {
         { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
-        { { 35, 222 }, "there is no driver here, or one older than nvcc: install a newer one" },
+        { { 3 }, "no device outlives a fork: open it behind that" }, /* not initialised */
+        { { 35, 222, 804 }, "no driver is here, or one older than nvcc: install a newer one" },
+        { { 803 }, "another driver runs than is installed: restart" },
+        { { 802 }, "is the fabric manager running? systemctl start nvidia-fabricmanager" },
         { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
         { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
         { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
@@ -153,7 +156,7 @@ const char *remedy(int error)
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
           "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
-        { { 214, 220, 226, 721, 802, 999 }, /* uncorrectable, external, contained, not ready, .. */
+        { { 214, 220, 226, 721, 999 }, /* uncorrectable, external, contained, not ready, .. */
           "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
     };
     for (const auto &one : all)
@@ -239,6 +242,10 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* An op's functions, both by one: F(call, backward). */
+#define BOTH_WAYS(name, ...)                                                                       \
+    void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
+    void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
@@ -357,17 +364,18 @@ int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
+#define EVERY(i, n) UNROLL for (int i = 0; i < (n); i++)
 
 /* >>device/memory */
 /* ---- memory ---- */
 thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
-void *get(void *context, size_t bytes, size_t alignment)
+/* Its alignment: 256 bytes at least. */
+void *get(void *context, size_t bytes, size_t)
 {
     Hold d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
-    (void)alignment; /* 256 bytes at least */
     no_room[0] = 0;
     if (unrecordable(d))
         return NULL;
@@ -387,11 +395,7 @@ void *get(void *context, size_t bytes, size_t alignment)
     return NULL;
 }
 
-const char *shortage(void *context)
-{
-    (void)context;
-    return no_room;
-}
+const char *shortage(void *) { return no_room; }
 
 /* A piece begins behind what was asked for up to now; it ends. */
 void side_begin(Device *d, Side *s)
@@ -430,12 +434,11 @@ void settle(Device *d, const char *what)
         d->slots[i].used = 0;
 }
 
-void release(void *context, void *memory, size_t bytes)
+template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory, size_t)
 {
     Hold d(context);
-    (void)bytes;
     settle(d, "release");
-    check(d, cudaFree(memory), "cudaFree");
+    check(d, FREE(memory), "release");
 }
 
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
@@ -506,29 +509,23 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-void host_release(void *context, void *memory, size_t bytes)
-{
-    Hold d(context);
-    (void)bytes;
-    settle(d, "release");
-    check(d, cudaFreeHost(memory), "cudaFreeHost");
-}
+/* A recording has a queue of its own, so that copies begun before it go on beside it. */
+Side *moving(Device *d) { return d->recording ? &d->forks : &d->moves; }
 
 void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     Hold d(context);
-    side_begin(d, &d->moves);
-    check(d,
-          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                          d->moves.stream),
-          "move");
-    side_end(d, &d->moves);
+    Side *s = moving(d);
+    const cudaMemcpyKind kind = out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    side_begin(d, s);
+    check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
+    side_end(d, s);
 }
 
 void join_but(void *context, int later)
 {
     Hold d(context);
-    side_join(d, &d->moves, later);
+    side_join(d, moving(d), later);
 }
 
 void join(void *context) { join_but(context, 0); }
@@ -576,10 +573,13 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
 {
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
-        Recording *have = &d->recordings[i];
+        const int at = (d->next + i) % RECORDINGS;
+        Recording *have = &d->recordings[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->row)
+            have->first == !m->row) {
+            d->next = at; /* the part behind it is near */
             return have;
+        }
         r = !r && !have->owner ? have : r;
     }
     if (!r) {
@@ -587,10 +587,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         d->oldest = (d->oldest + 1) % RECORDINGS;
         drop(d, r);
     }
-    r->owner = m->owner;
-    r->part = m->part;
-    r->rows = m->rows;
-    r->first = !m->row;
+    *r = { m->owner, m->part, m->rows, !m->row };
     return r;
 }
 
@@ -620,7 +617,6 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
-    side_join(d, &d->moves, 0); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -647,17 +643,19 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    side_join(d, &d->moves, 0);
+    side_join(d, &d->forks, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (!d->unrecordable) /* its memory: a launch that found none would end the step */
+        check(d, cudaGraphUpload(r->graph, d->stream), "recording");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();
     d->recording = NULL;
     d->lock.unlock();
     if (d->unrecordable) {
-        r->graph = NULL;
+        drop(d, r);
         return 0;
     }
     check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
@@ -695,6 +693,24 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
+/* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
+ * does, else one. */
+template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
+{
+    for (EACH(i, n / N))
+        f.template at<N>(i * N);
+    for (EACH(i, n % N))
+        f.template at<1>(n / N * N + i);
+}
+
+template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, bool wide)
+{
+    if (wide && n > 0)
+        RUN_EACH(call, (packs_kernel<N, F>), (n + N - 1) / N, f, n);
+    else if (n > 0)
+        RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
+}
+
 /* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
 __device__ float warp_sum(float lane)
 {
@@ -711,6 +727,7 @@ struct Values {
 struct Results {
     float *f32;
     uint16_t *bf16;
+    __host__ __device__ operator Values() const { return { f32, bf16 }; }
 };
 
 Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
@@ -721,9 +738,9 @@ Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16
 const Values NONE = { NULL, NULL };
 
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
+bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 bool wide(const Values &x) { return wide(x.f32, x.bf16); }
-bool wide(const Results &y) { return wide(y.f32, y.bf16); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {
@@ -751,18 +768,11 @@ template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t 
     Pack<float, N> v = {};
     if (x.bf16) {
         const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v.v[k] = gckpti_from_bf16(half.v[k]);
+        UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
     }
     return v;
-}
-
-template <int N> __device__ inline Pack<float, N> load(const Results &y, int64_t i)
-{
-    return load<N>(Values{ y.f32, y.bf16 }, i);
 }
 
 template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
@@ -774,9 +784,7 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 {
     if (y.bf16) {
         Pack<uint16_t, N> half;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            half.v[k] = gckpti_to_bf16(v.v[k]);
+        UNROLL for (int k = 0; k < N; k++) half.v[k] = gckpti_to_bf16(v.v[k]);
         store(y.bf16 + i, half);
     } else {
         store(y.f32 + i, v);
@@ -790,14 +798,10 @@ __device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, 
 {
     if (wide && left >= N) {
         const Pack<float, N> pack = load<N>(x, i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = pack.v[k];
+        UNROLL for (int k = 0; k < N; k++) v[k] = pack.v[k];
         return;
     }
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        v[k] = k < left ? value_at(x, i + k) : 0.0f;
+    UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
@@ -808,16 +812,12 @@ __device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t l
         Pack<float, N> pack = {};
         if (accumulate)
             pack = load<N>(y, i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
+        UNROLL for (int k = 0; k < N; k++) pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
         store(y, i, pack);
         return;
     }
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        if (k < left)
-            put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
+    UNROLL for (int k = 0; k < N; k++) if (k < left)
+        put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }
 
 /* >>between/map */
@@ -832,9 +832,7 @@ __device__ inline void map_to(const F &f, const float *x, const float *y, float 
     float z[N] = {};
     if (accumulate)
         read_run<N>(d, i, left, true, z);
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        f(&z[k], x[k], y[k], accumulate);
+    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], accumulate);
     write_run<N>(Results{ d, NULL }, i, left, true, z);
 }
 
@@ -844,9 +842,7 @@ __device__ inline void map_to(const F &f, const float *x, const float *y, const 
                               int64_t i, int64_t left, int accumulate)
 {
     float z[N];
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        f(&z[k], x[k], y[k], 0);
+    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], 0);
     write_run<N>(d, i, left, true, z, accumulate);
 }
 
@@ -864,36 +860,28 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
+/* N: of a pack. d NULL: nobody wants it. */
 template <int N, class F, class A, class D>
 void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    RUN(call, (map_kernel<N, F, A, D>), blocks_for((n + N - 1) / N, 256), 256, 0, f, a, b, d, n,
-        accumulate);
+    if (wanted(d) && n > 0 && wide(a) && wide(b) && wide(d))
+        RUN_EACH(call, (map_kernel<N, F, A, D>), (n + N - 1) / N, f, a, b, d, n, accumulate);
+    else if (wanted(d) && n > 0)
+        RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
 }
 
-/* d NULL: nobody wants it. */
 template <class F>
 void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
          int accumulate)
 {
-    if (!d || n < 1)
-        return;
-    if (wide(a, b, d))
-        map_by<4>(call, f, a, b, d, n, accumulate);
-    else
-        map_by<1>(call, f, a, b, d, n, accumulate);
+    map_by<4>(call, f, a, b, d, n, accumulate);
 }
 
 template <class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    if (!wanted(d) || n < 1)
-        return;
-    if (wide(a) && wide(b) && wide(d))
-        map_by<8>(call, f, a, b, d, n, accumulate);
-    else
-        map_by<1>(call, f, a, b, d, n, accumulate);
+    map_by<8>(call, f, a, b, d, n, accumulate);
 }
 
 struct Copy {
@@ -1014,65 +1002,52 @@ __device__ __forceinline__ void bring_tile(const Matrix<T> &m, int first, int li
 }
 
 /* >>between/convert */
-/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
-struct Converting {
-    gckpt_conversion c;
-    int64_t each;      /* elements of a row */
-    const Moment *now; /* NULL: to nearest */
-};
-
 /* word[i % 4], without an array that has an address. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-template <int N> __device__ void convert_at(const Converting &o, int64_t i)
-{
-    const gckpt_conversion &c = o.c;
-    Pack<float, N> x = {};
-    Pack<uint16_t, N> half;
-    if (c.kind != GCKPT_WIDEN)
-        x = load<N>(c.x + i);
-    if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
-        half = load<N>(c.from + i);
-        for (int k = 0; k < N; k++) {
-            float f = gckpti_from_bf16(half.v[k]);
-            x.v[k] = c.kind == GCKPT_WIDEN ? f : f + x.v[k];
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
+struct Converting {
+    gckpt_conversion c;
+    int64_t each;      /* elements of a row */
+    const Moment *now; /* NULL: to nearest */
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<float, N> x = {};
+        Pack<uint16_t, N> half;
+        if (c.kind != GCKPT_WIDEN)
+            x = load<N>(c.x + i);
+        if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
+            half = load<N>(c.from + i);
+            for (int k = 0; k < N; k++) {
+                float f = gckpti_from_bf16(half.v[k]);
+                x.v[k] = c.kind == GCKPT_WIDEN ? f : f + x.v[k];
+            }
+            store(c.x + i, x);
+            return;
         }
-        store(c.x + i, x);
-        return;
+        uint64_t at = (uint64_t)(i + (now ? now->row * each : 0));
+        uint32_t word[4];
+        for (int k = 0; k < N; k++, at++) {
+            if (now && (k == 0 || at % 8 == 0))
+                gckpti_philox(now->seed, at / 8, c.stream, (uint32_t)now->step, word);
+            uint32_t two = word_at(word, at / 2);
+            half.v[k] = now ? gckpti_halve(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
+                            : gckpti_to_bf16(x.v[k]);
+            x.v[k] = gckpti_from_bf16(half.v[k]);
+        }
+        if (c.kind == GCKPT_NARROW)
+            store(c.to + i, half);
+        else
+            store(c.x + i, x);
     }
-    uint64_t at = (uint64_t)(i + (o.now ? o.now->row * o.each : 0));
-    uint32_t word[4];
-    for (int k = 0; k < N; k++, at++) {
-        if (o.now && (k == 0 || at % 8 == 0))
-            gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
-        uint32_t two = word_at(word, at / 2);
-        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
-                          : gckpti_to_bf16(x.v[k]);
-        x.v[k] = gckpti_from_bf16(half.v[k]);
-    }
-    if (c.kind == GCKPT_NARROW)
-        store(c.to + i, half);
-    else
-        store(c.x + i, x);
-}
-
-template <int N> __global__ void convert_kernel(Converting o)
-{
-    for (EACH(i, o.c.n / N))
-        convert_at<N>(o, i * N);
-    for (EACH(i, o.c.n % N))
-        convert_at<1>(o, o.c.n / N * N + i);
-}
+};
 
 void convert_by(const gckpt_call *call, const Converting &o)
 {
-    if (o.c.n > 0 && wide(o.c.x, o.c.from, o.c.to))
-        RUN(call, convert_kernel<8>, blocks_for((o.c.n + 7) / 8, 256), 256, 0, o);
-    else if (o.c.n > 0)
-        RUN(call, convert_kernel<1>, blocks_for(o.c.n, 256), 256, 0, o);
+    packs<8>(call, o, o.c.n, wide(o.c.x, o.c.from, o.c.to));
 }
 
 void convert(const gckpt_call *call, const gckpt_conversion *c)
@@ -1300,40 +1275,33 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
 
 /* >>between/unpack */
 /* T: what is stored. Four values may lie in two rows. */
-template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
-{
-    Pack<T, N> from = load<N>((const T *)u.packed + i);
-    Pack<float, N> x;
-    int64_t row = 0;
-    if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
-        row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
-    int64_t end = (row + 1) * u.row;
-    for (int k = 0; k < N; k++) {
-        if (i + k == end) {
-            row++;
-            end += u.row;
+template <class T> struct Unpacking {
+    gckpt_unpacking u;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<T, N> from = load<N>((const T *)u.packed + i);
+        Pack<float, N> x;
+        int64_t row = 0;
+        if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+            row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
+        int64_t end = (row + 1) * u.row;
+        for (int k = 0; k < N; k++) {
+            if (i + k == end) {
+                row++;
+                end += u.row;
+            }
+            x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                     : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+                                                     : (float)from.v[k] * u.scales[row];
         }
-        x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                 : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
-                                                 : (float)from.v[k] * u.scales[row];
+        store(u.to + i, x);
     }
-    store(u.to + i, x);
-}
-
-template <int N, class T> __global__ void unpack_kernel(gckpt_unpacking u)
-{
-    for (EACH(i, u.n / N))
-        unpack_at<N, T>(u, i * N);
-    for (EACH(i, u.n % N))
-        unpack_at<1, T>(u, u.n / N * N + i);
-}
+};
 
 template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
 {
-    if (wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0)
-        RUN(call, (unpack_kernel<4, T>), blocks_for((u.n + 3) / 4, 256), 256, 0, u);
-    else
-        RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
+    packs<4>(call, Unpacking<T>{ u }, u.n,
+             wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
@@ -1354,7 +1322,7 @@ void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
     if (unpacking->storage == GCKPT_STORED_I8)
         unpack_as<int8_t>(call, *unpacking);
     else if (unpacking->storage == GCKPT_STORED_I4)
-        RUN(call, unpack_nibbles, blocks_for(unpacking->n / 2, 256), 256, 0, *unpacking);
+        RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
     else
         unpack_as<uint16_t>(call, *unpacking);
 }
@@ -1370,7 +1338,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 {
     fill(call, found, 0, 1);
     if (n > 0)
-        RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
+        RUN_EACH(call, nonfinite_kernel, n, x, n, found);
 }
 
 /* >>exact/curves */
@@ -1451,27 +1419,26 @@ CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, produc
 #undef CURVE_BY
 
 struct PowerGradient {
-    static constexpr int READS = READS_BOTH;
-    float e;
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
+    float o[1];
     __device__ void operator()(float *d, float x, float g, int accumulate) const
     {
-        if (e == 0.0f)
+        if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, e * gckpti_power(x, e - 1.0f), accumulate);
+            gckpti_put_product(d, g, gckpti_slope_pow(x, o), accumulate);
     }
 };
 
-void pow_forward(const gckpt_call *call)
+void pow_by(const gckpt_call *call, bool backward)
 {
-    map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
+    const gckpt_arg &x = call->in[0];
+    if (backward)
+        map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
+    else
+        map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
 }
-
-void pow_backward(const gckpt_call *call)
-{
-    const PowerGradient f = { *(const float *)call->attributes };
-    map_gradient(call, call->in[0], f, call->in[0].data, call->grad_out);
-}
+BOTH_WAYS(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1501,16 +1468,12 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
     }
 };
 
-void scale_forward(const gckpt_call *call)
-{
-    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
-}
-
-void scale_backward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
     const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_gradient(call, call->in[0], f, call->grad_out, NULL);
+    backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
+BOTH_WAYS(scale, scale_by)
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
@@ -1518,59 +1481,42 @@ struct Mask {
     int64_t each; /* elements of a row */
     int id;
     const Moment *now;
+    const float *x;
+    float *y;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<float, N> from = load<N>(x + i), to = {};
+        uint64_t at = (uint64_t)(i + now->row * each);
+        uint32_t word[4];
+        if (accumulate)
+            to = load<N>(y + i);
+        for (int k = 0; k < N; k++, at++) {
+            if (k == 0 || at % 4 == 0)
+                gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
+            if (gckpti_uniform(word_at(word, at)) >= p)
+                gckpti_put_product(&to.v[k], factor, from.v[k], accumulate);
+            else
+                gckpti_put(&to.v[k], 0.0f, accumulate);
+        }
+        store(y + i, to);
+    }
 };
 
-template <int N>
-__device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, int accumulate)
+void dropout_by(const gckpt_call *call, bool backward)
 {
-    Pack<float, N> from = load<N>(x + i), to = {};
-    uint64_t at = (uint64_t)(i + o.now->row * o.each);
-    uint32_t word[4];
-    if (accumulate)
-        to = load<N>(y + i);
-    for (int k = 0; k < N; k++, at++) {
-        if (k == 0 || at % 4 == 0)
-            gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
-        if (gckpti_uniform(word_at(word, at)) >= o.p)
-            gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
-        else
-            gckpti_put(&to.v[k], 0.0f, accumulate);
-    }
-    store(y + i, to);
+    const gckpt_arg *in = &call->in[0];
+    const float *x = backward ? call->grad_out : in->data;
+    float *y = backward ? in->grad : call->out;
+    if (!backward && !call->training)
+        return detach_forward(call);
+    const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
+    const float p = *(const float *)call->attributes;
+    const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
+                     backward && in->accumulate };
+    packs<4>(call, o, y ? n : 0, wide(x, y));
 }
-
-template <int N>
-__global__ void dropout_kernel(Mask o, const float *x, float *y, int64_t n, int accumulate)
-{
-    for (EACH(i, n / N))
-        dropout_at<N>(o, x, y, i * N, accumulate);
-    for (EACH(i, n % N))
-        dropout_at<1>(o, x, y, n / N * N + i, accumulate);
-}
-
-void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    float p = *(const float *)call->attributes;
-    Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
-    if (y && wide(x, y))
-        RUN_EACH(call, dropout_kernel<4>, (n + 3) / 4, o, x, y, n, accumulate);
-    else if (y)
-        RUN_EACH(call, dropout_kernel<1>, n, o, x, y, n, accumulate);
-}
-
-void dropout_forward(const gckpt_call *call)
-{
-    if (call->training)
-        dropout_mask(call, call->in[0].data, call->out, 0);
-    else
-        detach_forward(call);
-}
-
-void dropout_backward(const gckpt_call *call)
-{
-    dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+BOTH_WAYS(dropout, dropout_by)
 
 /* >>exact/axes */
 /* ---- two inputs with broadcasting, and all that copies between shapes ----
@@ -1612,15 +1558,6 @@ Axes<int64_t> axes_of(const gckpti_walk *w)
         x.step[2][k] = w->step[1][k];
     }
     return x;
-}
-
-void swap_steps(Axes<int64_t> *x, int a, int b)
-{
-    for (int k = 0; k < x->n; k++) {
-        int64_t step = x->step[a][k];
-        x->step[a][k] = x->step[b][k];
-        x->step[b][k] = step;
-    }
 }
 
 int64_t count_of(const Axes<int64_t> &x)
@@ -1795,9 +1732,9 @@ __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, in
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
 
-template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float *low, float x)
+__device__ inline void add_term(bool lows, float *sum, float *low, float x)
 {
-    if (s.low)
+    if (lows) /* by ?: the address would put low in memory */
         gckpti_sum_add(sum, low, x);
     else
         gckpti_sum_add(sum, NULL, x);
@@ -1823,7 +1760,7 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
             for (int k = 0; k < 8; k++)
                 x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
             for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s, &sum, &low, x[k]);
+                add_term(s.low, &sum, &low, x[k]);
         }
         put_sum(s, c, sum, low);
     }
@@ -1865,7 +1802,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
 #pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
-            add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
+            add_term(s.low, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
             int column = along ? warp + SUM_WARPS * (k % 4) : lane;
             int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;
@@ -1930,7 +1867,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
+        std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
              { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
@@ -1980,21 +1917,19 @@ const float *condition_of(const gckpt_call *call)
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    const int taken = gckpti_elements(&call->in[2].shape) != n &&
-                              gckpti_elements(&call->in[1].shape) == n
-                          ? 2
-                          : 1;
+    const bool repeated = gckpti_elements(&call->in[1].shape) != n;
+    const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
     const float *own = rest->data;
     const Choice f = { call->in[0].index != NULL, taken == 1, 0.0f };
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
-        swap_steps(&all, 1, 2);
+        std::swap(all.step[1], all.step[2]);
         combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
         own = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    swap_steps(&x, 1, 2); /* 1: of what is taken, 2: of the condition */
+    std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), own, 0);
 }
 
@@ -2032,8 +1967,8 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
     gckpti_walk_axis(&w, p.n, 1, 1);
     gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
-    swap_steps(&x, 0, 1);
-    swap_steps(&x, 1, 2);
+    std::swap(x.step[0], x.step[1]);
+    std::swap(x.step[1], x.step[2]);
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
@@ -2099,25 +2034,19 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-Axes<int64_t> permute_axes(const gckpt_call *call)
+void permute_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *in = &call->in[0];
     gckpti_walk w;
     gckpti_permute_walk(&w, call);
-    return axes_of(&w);
+    Axes<int64_t> x = axes_of(&w);
+    if (!backward)
+        return transpose(call, x, call->out, in->data, 0);
+    std::swap(x.step[0], x.step[1]);
+    if (in->grad)
+        transpose(call, x, in->grad, call->grad_out, in->accumulate);
 }
-
-void permute_forward(const gckpt_call *call)
-{
-    transpose(call, permute_axes(call), call->out, call->in[0].data, 0);
-}
-
-void permute_backward(const gckpt_call *call)
-{
-    Axes<int64_t> x = permute_axes(call);
-    swap_steps(&x, 0, 1);
-    if (call->in[0].grad)
-        transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
-}
+BOTH_WAYS(permute, permute_by)
 
 Part slice_part(const gckpt_call *call)
 {
@@ -2125,13 +2054,7 @@ Part slice_part(const gckpt_call *call)
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
     int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
-    Part p = { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
-    return p;
-}
-
-void slice_forward(const gckpt_call *call)
-{
-    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
+    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -2163,37 +2086,32 @@ void spread(const gckpt_call *call, const Part &p, float *d, const float *s, flo
         RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
 }
 
-void slice_backward(const gckpt_call *call)
+void slice_by(const gckpt_call *call, bool backward)
 {
-    Part p = slice_part(call);
-    float *d = call->in[0].grad;
-    if (d && call->in[0].accumulate)
-        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
-    else if (d)
-        spread(call, p, d, call->grad_out, 0.0f);
+    const gckpt_arg *x = &call->in[0];
+    const Part p = slice_part(call);
+    if (!backward)
+        copy_part(call, p, FROM_PLACE, call->out, x->data, 0);
+    else if (x->grad && x->accumulate)
+        copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
+    else if (x->grad)
+        spread(call, p, x->grad, call->grad_out, 0.0f);
 }
+BOTH_WAYS(slice, slice_by)
 
-Part pad_part(const gckpt_call *call)
+void pad_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
     const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
-    Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
-    return p;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, o->axis);
+    const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
+    const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
+    if (!backward)
+        spread(call, p, call->out, x->data, o->value);
+    else if (x->grad)
+        copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
 }
-
-void pad_forward(const gckpt_call *call)
-{
-    spread(call, pad_part(call), call->out, call->in[0].data,
-           ((const gckpti_pad *)call->attributes)->value);
-}
-
-void pad_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
-                  call->in[0].accumulate);
-}
+BOTH_WAYS(pad, pad_by)
 
 void concat_by(const gckpt_call *call, bool backward)
 {
@@ -2210,8 +2128,7 @@ void concat_by(const gckpt_call *call, bool backward)
     }
 }
 
-void concat_forward(const gckpt_call *call) { concat_by(call, false); }
-void concat_backward(const gckpt_call *call) { concat_by(call, true); }
+BOTH_WAYS(concat, concat_by)
 
 /* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
@@ -2309,43 +2226,29 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
 }
 
-/* Of what is reduced, in its order: places in it as 0, in the result as 1. */
-Axes<int64_t> reduced_axes(const gckpti_axis_split &v)
+/* The last axis by lanes, another one row after row; backward each element gets what its sum, or
+ * mean, got. */
+template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
-    gckpti_walk w;
+    const gckpt_arg *x = &call->in[0];
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
+    const float divide = MEAN ? (float)v.size : 1.0f;
+    gckpti_walk w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
     gckpti_walk_begin(&w);
     gckpti_walk_axis(&w, v.inner, 1, 0);
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    return axes_of(&w);
+    if (backward && x->grad)
+        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divide, x->accumulate);
+    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
+        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
+    else if (!backward)
+        sums(call, axes_of(&w),
+             { NO_RULE, x->data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
-
-/* The last axis by lanes, another one row after row. */
-void reduce_forward(const gckpt_call *call, bool mean)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
-    float divide = mean ? (float)v.size : 1.0f;
-    if (axis == -1 || axis == call->in[0].shape.n - 1)
-        row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
-    else
-        sums(call, reduced_axes(v),
-             { NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
-}
-
-/* Each element of an axis gets what its sum, or mean, got. */
-void reduce_backward(const gckpt_call *call, bool mean)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (call->in[0].grad)
-        copy_axes(call, reduced_axes(v), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
-}
-
-void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
-void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
-void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
-void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
+BOTH_WAYS(sum, reduce<false>)
+BOTH_WAYS(mean, reduce<true>)
 
 /* >>exact/greatest */
 /* ---- max, argmax: the first element that no other is greater than, or the first NaN ---- */
@@ -2499,27 +2402,18 @@ __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int
     }
 }
 
-Image image_of(const gckpt_call *call)
+void upsample_by(const gckpt_call *call, bool backward)
 {
-    const int64_t *x = call->in[0].shape.d;
+    const gckpt_arg *x = &call->in[0];
+    const int64_t *in = x->shape.d, n = gckpti_elements(backward ? &x->shape : &call->shape);
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
-    Image s = { { x[1], x[2] }, { o->size[0], o->size[1] }, x[3], o->how };
-    return s;
+    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->how };
+    if (!backward)
+        RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
+    else if (x->grad)
+        RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-
-void upsample_forward(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->shape);
-    RUN_EACH(call, upsample_forward_kernel, n, image_of(call), call->in[0].data, call->out, n);
-}
-
-void upsample_backward(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->in[0].shape);
-    if (call->in[0].grad)
-        RUN_EACH(call, upsample_backward_kernel, n, image_of(call), call->in[0].grad,
-                 call->grad_out, n, call->in[0].accumulate);
-}
+BOTH_WAYS(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
@@ -2595,8 +2489,12 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
     }
 }
 
-void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
+void rotary_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *in = &call->in[0];
+    const float *x = backward ? call->grad_out : in->data;
+    float *y = backward ? in->grad : call->out;
+    const int accumulate = backward && in->accumulate;
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
@@ -2604,7 +2502,9 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
     float *table = (float *)call->work;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->turned ? o->scale : 1.0f, direction, { 0 } };
+                 o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    if (!y)
+        return;
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
@@ -2618,17 +2518,7 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     if (turned < d && (x != y || accumulate)) /* columns that pass */
         copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
-
-void rotary_forward(const gckpt_call *call)
-{
-    rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
-}
-
-void rotary_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
-}
+BOTH_WAYS(rotary, rotary_by)
 
 /* >>exact/errors */
 enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
@@ -2692,25 +2582,23 @@ template <class F> void sum_of_loss(const gckpt_call *call, F f)
     add_losses(call, losses, NULL, rows, n / rows);
 }
 
-void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
-void mean_squared_error_forward(const gckpt_call *call)
-{
-    sum_of_loss(call, Squares{ call->in[0].data, call->in[1].data });
-}
-
-struct LossScale {
-    static constexpr int READS = READS_NONE;
+/* d = loss_scale * x, where x is read, or 1 */
+template <int X> struct ByLossScale {
+    static constexpr int READS = X;
     const Moment *now;
-    __device__ void operator()(float *d, float, float, int accumulate) const
+    __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put(d, now->loss_scale, accumulate);
+        gckpti_put_product(d, X ? x : 1.0f, now->loss_scale, accumulate);
     }
 };
 
-void sum_loss_backward(const gckpt_call *call)
+void sum_loss_by(const gckpt_call *call, bool backward)
 {
-    map_gradient(call, call->in[0], LossScale{ moment_of(call) }, NULL, NULL);
+    if (!backward)
+        return sum_of_loss(call, Plain{ call->in[0].data });
+    map_gradient(call, call->in[0], ByLossScale<READS_NONE>{ moment_of(call) }, NULL, NULL);
 }
+BOTH_WAYS(sum_loss, sum_loss_by)
 
 struct Difference {
     static constexpr int READS = READS_BOTH;
@@ -2722,12 +2610,15 @@ struct Difference {
     }
 };
 
-void mean_squared_error_backward(const gckpt_call *call)
+void mean_squared_error_by(const gckpt_call *call, bool backward)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
+    if (!backward)
+        return sum_of_loss(call, Squares{ x, y });
     map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
     map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
 }
+BOTH_WAYS(mean_squared_error, mean_squared_error_by)
 
 /* ---- losses of elements that may have weights ---- */
 __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
@@ -2745,31 +2636,18 @@ __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, co
     }
 }
 
-/* d = loss_scale * x */
-struct ByLossScale {
-    static constexpr int READS = READS_A;
-    const Moment *now;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
-    {
-        gckpti_put_product(d, x, now->loss_scale, accumulate);
-    }
-};
-
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale<READS_A>{ moment_of(call) }, sums, NULL);
 }
 
-void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
+/* work, backward: a float a weight. */
+template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
 {
-    sum_of_loss(call, Errors{ gckpti_errors_of(call, kind) });
-}
-
-/* work: a float a weight. */
-void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
-{
-    Errors f = { gckpti_errors_of(call, kind) };
+    Errors f = { gckpti_errors_of(call, KIND) };
+    if (!backward)
+        return sum_of_loss(call, f);
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share;
     if (x->grad || y->grad)
@@ -2782,34 +2660,24 @@ void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
     weights_gradient(call, (float *)call->work);
 }
 
-#define ERRORS(name, kind)                                                                         \
-    void name##_forward(const gckpt_call *call) { errors_forward(call, kind); }                    \
-    void name##_backward(const gckpt_call *call) { errors_backward(call, kind); }
-ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
-ERRORS(huber, GCKPTI_HUBER)
-ERRORS(binary_cross_entropy, GCKPTI_BINARY)
-#undef ERRORS
+BOTH_WAYS(mean_squared_error_with, errors_by<GCKPTI_SQUARED>)
+BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
+BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)
 
 /* >>exact/panel */
-/* C (m,n) = A (m,k) B (k,n) of gckpti_product: gckpti_fp32_plain and gckpti_mixed_plain for a
- * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
- * products may take theirs.
+/* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
+ * gckpti_product_run by name `products`, from which all ops made of products may take theirs.
  *
- * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
- * register (of bf16 plans by blocks, in three), from its start to its end. Tiles go over rows and
- * columns, never over k (manual, 5c).
- * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
- * is worked on, the others are on their way.
+ * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
+ * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
+ * (manual, 5c). A and B come through shared memory, DEPTH links at a time, STAGES of these in a
+ * ring: while one is worked on, the others are on their way.
  *
- * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
- * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
- * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
- * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
- * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
- * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
- * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
- * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
- * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
+ * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
+ * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
+ * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
+ * wide, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
 /* How chunks of 4 elements of a factor are read. */
@@ -2844,11 +2712,8 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
         wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
-    Factor f = {
-        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
-    };
-    f.element = unit * size;
-    return f;
+    return { base,        x->row * size,           x->step * size, x->next * size,
+             unit * size, DEPTH * x->step * size, way };
 }
 
 /* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
@@ -2883,8 +2748,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.way & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS; i++)
-        {
+        EVERY(i, CHUNKS) {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
@@ -2904,8 +2768,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
     {
         bool along = !BY_ASYNC && f.way & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS; i++)
-        {
+        EVERY(i, CHUNKS) {
             int p = link_of(i, along);
             if (is_there(i) && p < links) {
                 if (BY_ASYNC) {
@@ -2972,8 +2835,7 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
 {
     float d[N];
     bool least = false;
-    UNROLL for (int n = 0; n < N; n++)
-    {
+    EVERY(n, N) {
         d[n] = gckpti_fma(x, y[n], o[n]);
         least = least || fabsf(d[n]) == 0x1p-126f;
     }
@@ -3218,8 +3080,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
         gckpti_cp_async_commit();
         const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
-            UNROLL for (int p = 0; p < DEPTH; p++)
-            {
+            EVERY(p, DEPTH) {
                 if (p + 1 < DEPTH) {
                     const float *below = line + (p + 1) * PanelA::LINE;
                     fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
@@ -3310,9 +3171,8 @@ int processors_of(const gckpt_call *call)
 
 Product product_of(const gckpti_product *t, int mixed)
 {
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && wide(t->c) };
-    return q;
+    return { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+             t->n % 4 == 0 && wide(t->c) };
 }
 
 /* A gckpti_product_run. */
@@ -3363,10 +3223,7 @@ __global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, in
         int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
 #pragma unroll 8
         for (int k = 0; k < count && adds && from >= 0; k++)
-            if (T::FRESH || mine.low) /* &low or NULL by ?: would put it in memory */
-                gckpti_sum_add(&sum, &low, line[k][lane]);
-            else
-                gckpti_sum_add(&sum, NULL, line[k][lane]);
+            add_term(T::FRESH || mine.low, &sum, &low, line[k][lane]);
         for (int k = 0; k < NORM_ROWS / 8; k++)
             for (int which = 0; which < 2; which++)
                 tile[!now][which][8 * k + warp][lane] = term[k][which];
@@ -3415,13 +3272,14 @@ void bias_gradient(const gckpt_call *call)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
 
-void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
-
-void linear_backward(const gckpt_call *call)
+void linear_by(const gckpt_call *call, bool backward)
 {
+    if (!backward)
+        return gckpti_linear_out(call, products);
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
+BOTH_WAYS(linear, linear_by)
 
 /* >>exact/windows */
 #ifndef GCKPT_NO_IMAGES
@@ -3566,8 +3424,7 @@ template <bool DW, int BM, int THREADS> struct Met {
     {
         const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
         const int64_t on = pixel(s, 0, down, across) + channel;
-        UNROLL for (int i = 0; i < EACH; i++)
-        {
+        EVERY(i, EACH) {
             v[i] = 0.0f;
             if (!DW && p < left)
                 v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
@@ -3610,8 +3467,7 @@ template <bool DW, bool END, int TM, int TN>
 __device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
                                        float (*c)[TN])
 {
-    UNROLL for (int i = 0; i < TM; i++)
-    {
+    EVERY(i, TM) {
         const bool some = m + i < s.m && (END || s.accumulate || s.start);
         const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
         const int channel = group * s.columns + n;
@@ -3652,8 +3508,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
             a.read(s, unread);
             const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
                                   : (s.k - unread + p) * s.z.o;
-            UNROLL for (int j = 0; j < EACH; j++)
-            {
+            EVERY(j, EACH) {
                 const int link = UP ? p : p + j * (THREADS / BN),
                           on = UP ? j * (THREADS / DEEP) : 0;
                 const bool there = link < unread && n0 + n + on < s.columns;
@@ -3708,13 +3563,13 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
 
-void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
-
-void conv2d_backward(const gckpt_call *call)
+void conv2d_by(const gckpt_call *call, bool backward)
 {
-    gckpti_conv_by(call, 1, windows, NULL);
-    bias_gradient(call);
+    gckpti_conv_by(call, backward, windows, NULL);
+    if (backward)
+        bias_gradient(call);
 }
+BOTH_WAYS(conv2d, conv2d_by)
 #endif
 
 /* >>exact/pools */
@@ -3777,7 +3632,7 @@ __global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g
     }
 }
 
-template <bool MAX> void pool(const gckpt_call *call, int backward)
+template <bool MAX> void pool(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
@@ -3789,10 +3644,8 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
                  call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
-void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
-void max_pool_backward(const gckpt_call *call) { pool<true>(call, 1); }
-void average_pool_forward(const gckpt_call *call) { pool<false>(call, 0); }
-void average_pool_backward(const gckpt_call *call) { pool<false>(call, 1); }
+BOTH_WAYS(max_pool, pool<true>)
+BOTH_WAYS(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
@@ -3806,12 +3659,6 @@ struct Taken {
     }
 };
 
-Taken taken_of(const gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape;
-    return { call->in[1].index, x->n == 3 ? call->shape.d[1] : 0, x->d[1] };
-}
-
 /* embed, gather: a warp copies a row. */
 __global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
                                      int64_t n)
@@ -3821,13 +3668,6 @@ __global__ void embed_forward_kernel(const float *table, Taken index, Results ou
         for (int64_t i = threadIdx.x % 32; i < n; i += 32)
             put_at(out, r * n + i, from[i]);
     }
-}
-
-void embed_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN_ROWS(call, embed_forward_kernel, rows, call->in[0].data, taken_of(call), out_of(call), rows,
-             n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -3841,14 +3681,6 @@ struct Lists {
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
-
-Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
-{
-    unsigned *work = (unsigned *)call->work;
-    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
-                work + 2 * table + 1 + rows };
-    return l;
-}
 
 __global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
 {
@@ -3907,15 +3739,19 @@ __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *b
     }
 }
 
-void embed_backward(const gckpt_call *call)
+void embed_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = gckpti_rows(&call->in[0].shape);
-    const Taken index = taken_of(call);
-    float *d = call->in[0].grad;
-    if (!d)
+    int64_t table = gckpti_rows(&x->shape);
+    const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
+                          x->shape.d[1] };
+    if (!backward)
+        RUN_ROWS(call, embed_forward_kernel, rows, x->data, index, out_of(call), rows, n);
+    if (!backward || !x->grad)
         return;
-    Lists l = lists_of(call, table, rows);
+    unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;
+    const Lists l = { work, work + table, work + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
     RUN_EACH(call, lists_begin_kernel, table, l, table);
@@ -3923,9 +3759,10 @@ void embed_backward(const gckpt_call *call)
     RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
-        n, call->in[0].accumulate);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
+        table, n, x->accumulate);
 }
+BOTH_WAYS(embed, embed_by)
 
 /* >>exact/softmax */
 /* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
@@ -3995,10 +3832,8 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
                  n, x->accumulate);
 }
 
-void softmax_forward(const gckpt_call *call) { softmax_by<false>(call, false); }
-void softmax_backward(const gckpt_call *call) { softmax_by<false>(call, true); }
-void log_softmax_forward(const gckpt_call *call) { softmax_by<true>(call, false); }
-void log_softmax_backward(const gckpt_call *call) { softmax_by<true>(call, true); }
+BOTH_WAYS(softmax, softmax_by<false>)
+BOTH_WAYS(log_softmax, softmax_by<true>)
 
 /* >>exact/norms */
 /* The mean of x - c over a row. */
@@ -4036,15 +3871,6 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
         if (aux && !center && lane == 0)
             aux[r] = rstd;
     }
-}
-
-void layernorm_forward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), call->in[0].data,
-             o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL,
-             call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */
@@ -4101,20 +3927,25 @@ struct NormTerms {
     }
 };
 
-void layernorm_backward(const gckpt_call *call)
+void layernorm_by(const gckpt_call *call, bool backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const float *aux = (const float *)call->aux;
+    const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
+    float *aux = (float *)call->aux;
     const Sum gain = sum_of(call, o->gain);
-    column_sums(call, NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n },
-                gain, sum_of(call, o->bias), rows, n);
-    if (x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data,
-                 o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
+    if (!backward)
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
+                 o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
+    else
+        column_sums(call, NormTerms{ o->center, x->data, aux, g, gain.at != NULL, n }, gain,
+                    sum_of(call, o->bias), rows, n);
+    if (backward && x->grad)
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,
                  x->accumulate);
 }
+BOTH_WAYS(layernorm, layernorm_by)
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
@@ -4220,13 +4051,6 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
         RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
 }
 
-template <bool BACK>
-void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
-{
-    column_sums(call, ChannelTerms<BACK>{ s, squares }, Sum{ sums }, Sum{ more }, s.places,
-                s.channels, s.images);
-}
-
 void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
@@ -4257,7 +4081,8 @@ void groupnorm_forward(const gckpt_call *call)
     float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
-        channel_sums<false>(call, s, i, sums, NULL);
+        column_sums(call, ChannelTerms<false>{ s, i }, Sum{ sums }, {}, s.places, s.channels,
+                    s.images);
         channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
     }
@@ -4278,7 +4103,8 @@ void groupnorm_backward(const gckpt_call *call)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
-    channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
+    column_sums(call, ChannelTerms<true>{ s }, Sum{ sums }, Sum{ s.mean ? more : NULL }, s.places,
+                s.channels, s.images);
     column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
                 sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
@@ -4402,22 +4228,8 @@ void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_f
     products(&plain, &t);
 }
 
-template <int GATES> Cells cells_of(const gckpt_call *call, gckpti_sequence *q)
+template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    *q = gckpti_sequence_of(call, 1);
-    Cells s = {};
-    s.rows = q->rows, s.steps = q->steps, s.units = q->units;
-    s.p = q->p->data, s.g = call->grad_out;
-    s.h0 = q->h0 ? q->h0->data : NULL, s.c0 = q->c0 ? q->c0->data : NULL;
-    s.aux = (float *)call->aux, s.out = call->out;
-    s.dp = q->p->grad, s.accumulate = q->p->accumulate;
-    return s;
-}
-
-template <int GATES> void cells_forward(const gckpt_call *call)
-{
-    gckpti_sequence q;
-    Cells s = cells_of<GATES>(call, &q);
     const int64_t n = s.rows * s.units;
     s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
@@ -4430,10 +4242,8 @@ template <int GATES> void cells_forward(const gckpt_call *call)
     }
 }
 
-template <int GATES> void cells_backward(const gckpt_call *call)
+template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    gckpti_sequence q;
-    Cells s = cells_of<GATES>(call, &q);
     const int64_t n = s.rows * s.units, links = s.rows * s.steps;
     s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
     const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
@@ -4463,10 +4273,19 @@ int64_t cells_room(const gckpt_call *call, int backward)
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
 }
 
-void gru_forward(const gckpt_call *call) { cells_forward<3>(call); }
-void gru_backward(const gckpt_call *call) { cells_backward<3>(call); }
-void lstm_forward(const gckpt_call *call) { cells_forward<4>(call); }
-void lstm_backward(const gckpt_call *call) { cells_backward<4>(call); }
+template <int GATES> void cells(const gckpt_call *call, bool backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    Cells s = {};
+    s.rows = q.rows, s.steps = q.steps, s.units = q.units;
+    s.p = q.p->data, s.g = call->grad_out;
+    s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
+    s.aux = (float *)call->aux, s.out = call->out;
+    s.dp = q.p->grad, s.accumulate = q.p->accumulate;
+    backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
+}
+BOTH_WAYS(gru, cells<3>)
+BOTH_WAYS(lstm, cells<4>)
 #endif
 
 /* >>exact/losses */
@@ -4476,8 +4295,7 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
 {
     const int lane = (int)threadIdx.x % 32;
     float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-#pragma unroll
-    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++) {
+    EVERY(k, GCKPTI_LOSS_CHUNK / 32) {
         held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = held[k] > top ? held[k] : top;
     }
@@ -4617,18 +4435,15 @@ __global__ void class_losses_kernel(Classes l)
     }
 }
 
-void cross_entropy_forward(const gckpt_call *call)
-{
-    const Classes l = classes_of(call);
-    RUN_ROWS(call, loss_forward_kernel, l.rows, l);
-    add_losses(call, l.losses, l.target, l.rows, 1);
-}
-
-/* work, where there are weights: a float a row and one a weight. */
-void cross_entropy_backward(const gckpt_call *call)
+/* work, backward, where there are weights: a float a row and one a weight. */
+void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     const Classes l = classes_of(call);
+    if (!backward) {
+        RUN_ROWS(call, loss_forward_kernel, l.rows, l);
+        return add_losses(call, l.losses, l.target, l.rows, 1);
+    }
     if (l.soft && (x->grad || targets->grad))
         RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
                  moment_of(call), x->accumulate, targets->accumulate);
@@ -4641,6 +4456,7 @@ void cross_entropy_backward(const gckpt_call *call)
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
+BOTH_WAYS(cross_entropy, cross_entropy_by)
 
 /* >>exact/head */
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
@@ -4650,9 +4466,9 @@ enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
     int64_t rows, classes; /* at a time, at most */
-    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
-     * the backward's dx; all */
-    int64_t state, losses, dx, size;
+    /* in floats: what is behind the logits in work, the forward's state and losses, or the
+     * backward's dx; all */
+    int64_t behind, losses, size;
 };
 
 HeadParts head_parts(const gckpt_call *call, int backward)
@@ -4661,9 +4477,9 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     HeadParts p;
     p.rows = gckpti_min(rows, HEAD_ROWS);
     p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
-    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
-    p.losses = p.state + 3 * p.rows;
-    p.size = backward ? p.dx : p.losses + rows;
+    p.behind = gckpti_multiple(p.rows * p.classes, 4);
+    p.losses = p.behind + 3 * p.rows;
+    p.size = backward ? p.behind : p.losses + rows;
     if (backward && call->precision != GCKPT_FP32)
         p.size += p.rows * c;
     return p;
@@ -4688,10 +4504,10 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     Classes l = { work, call->in[2].index + row };
     l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row, l.state = work + parts->state; /* forward */
+    l.losses = work + parts->losses + row, l.state = work + parts->behind; /* forward */
     l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
     if (grad)
-        dx = work + parts->dx;
+        dx = work + parts->behind;
     if (grad && x->accumulate)
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
@@ -4723,21 +4539,16 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     return rows;
 }
 
-void linear_cross_entropy_forward(const gckpt_call *call)
+void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const HeadParts parts = head_parts(call, 0);
-    int64_t rows = gckpti_rows(&call->in[0].shape);
+    const HeadParts parts = head_parts(call, backward);
+    const int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows;)
-        row += head_block(call, &parts, row, 0);
-    add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
+        row += head_block(call, &parts, row, backward);
+    if (!backward)
+        add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
-
-void linear_cross_entropy_backward(const gckpt_call *call)
-{
-    const HeadParts parts = head_parts(call, 1);
-    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape);)
-        row += head_block(call, &parts, row, 1);
-}
+BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)
 
 /* >>exact/scores */
 /* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
@@ -4854,11 +4665,9 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
         Pack<float, 4> y[4];
         UNROLL for (int c = 0; c < 4; c++)
             y[c] = load<4>(b + 16 * c * ROW + e);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        EVERY(r, R) {
             const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
+            EVERY(k, 4) {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
                 block.link(s, k, r, x.v[k], z);
             }
@@ -4908,8 +4717,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
         Pack<float, 4> x[R];
         UNROLL for (int r = 0; r < R; r++)
             x[r] = load<4>(p + STEP * r * SCORES + j);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        EVERY(k, 4) {
             columns(y, v + (j + k) * ROW);
             UNROLL for (int r = 0; r < R; r++)
                 block.link(o, k, r, x[r].v[k], y);
@@ -4918,13 +4726,11 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
         block.turn(o, j);
-#pragma unroll
-        for (int k = 0; k < PAIR; k++) {
+        EVERY(k, PAIR) {
             if (j + k >= keys)
                 break;
             columns(y, v + (j + k) * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++) {
+            EVERY(r, R) {
                 float x = p[STEP * r * SCORES + j + k];
                 block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
             }
@@ -5027,8 +4833,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
+    EVERY(c, 4) {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
@@ -5094,8 +4899,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        EVERY(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
             UNROLL for (int n = 0; n < N; n++)
@@ -5107,8 +4911,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         if (a.out)
             links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
@@ -5137,22 +4940,12 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-void attention_delta(const gckpt_call *call, float *delta)
-{
-    const int heads = ((const gckpti_attention *)call->attributes)->heads;
-    const int64_t t = call->shape.d[1], c = call->shape.d[2],
-                  queries = call->shape.d[0] * heads * t;
-    RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call), delta,
-             queries, t, heads, (int)(c / heads), c);
-}
-
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
 template <int R>
 __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -5169,8 +4962,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
         cap_scores<R>(x, a, room);
         cap_slopes<R>(y, x, a, of_head, first);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -5183,8 +4975,7 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -5351,8 +5142,7 @@ bool wide_fits(const gckpt_call *call)
     return all <= most;
 }
 
-/* Forward and, with grad_out, backward. */
-void attention_both(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attention o = gckpti_attention_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
@@ -5374,8 +5164,10 @@ void attention_both(const gckpt_call *call)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
     a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
+    const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
-        attention_delta(call, (float *)call->work);
+        RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
+                 (float *)call->work, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
@@ -5383,8 +5175,7 @@ void attention_both(const gckpt_call *call)
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-void attention_forward(const gckpt_call *call) { attention_both(call); }
-void attention_backward(const gckpt_call *call) { attention_both(call); }
+BOTH_WAYS(attention, attention_by)
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
@@ -7032,9 +6823,8 @@ template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *cal
     if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
         return Held<which##_forward>::run;
 
-gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
+gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
-    (void)context;
 #define X(which) FOUND(which, which)
     OPS(X)
     FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
@@ -7056,9 +6846,8 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_OPS(X)                                                                                \
     FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
-gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
+gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
-    (void)context;
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
@@ -7068,9 +6857,8 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
+gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
-    (void)context;
 #define X(which)                                                                                   \
     if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
         return fast::which##_room(call);
@@ -7166,10 +6954,15 @@ void self_test(Device *d, char *text)
 }
 
 /* >>backend/open */
+template <class F> void each_stream(Device *d, F f)
+{
+    f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
+}
+
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->before);
-    for (Side *s : { &d->moves, &d->ranks })
+    for (Side *s : { &d->moves, &d->forks, &d->ranks })
         for (cudaEvent_t &e : s->ends)
             f(&e);
     for (Slot &s : d->slots)
@@ -7187,14 +6980,15 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    for (cudaStream_t s : { d->feeds, d->main, d->moves.stream, d->ranks.stream })
-        if (s)
-            cudaStreamDestroy(s);
+    each_stream(d, [](cudaStream_t *s) {
+        if (*s)
+            cudaStreamDestroy(*s);
+        *s = NULL;
+    });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->ranks = Side();
+    d->moves = d->forks = d->ranks = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->main = d->stream = NULL;
     d->before = NULL;
     d->ready = 0;
 }
@@ -7213,9 +7007,10 @@ cudaError_t device_open(Device *d, int number)
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
     /* not held up by what the program has in the default stream */
-    for (cudaStream_t *s : { &d->main, &d->feeds, &d->moves.stream, &d->ranks.stream })
+    each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    });
     d->stream = d->main;
     each_event(d, [&error](cudaEvent_t *e) {
         if (error == cudaSuccess)
@@ -7270,9 +7065,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
-                   fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
-                   forget, shortage, find_fast, host_get, host_release, move, join,
+    d->backend = { "cuda", d, 1, 0, get, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
+                   forget, shortage, find_fast, host_get, release<cudaFreeHost>, move, join,
                    Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;

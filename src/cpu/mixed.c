@@ -365,14 +365,14 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 /* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
  * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
- * be +0 if missing links were +0 x +0; an infinity. */
-static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
+ * be +0 if missing links were +0 x +0; an infinity. wide: of floats, which packing rounds. */
+static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run, int wide)
 {
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED;
+    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -388,7 +388,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    t.a.bf16 = a, t.a.row = K, t.b.bf16 = b, t.b.row = K, t.a.step = t.b.step = 1;
+    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
+    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
@@ -412,7 +414,7 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
     const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_agrees(mixed, 0) && gckpti_product_agrees(mixed, 1) &&
-           gckpti_narrow_agrees(mixed);
+    return gckpti_product_agrees(mixed, 0, 0) && gckpti_product_agrees(mixed, 0, 1) &&
+           gckpti_product_agrees(mixed, 1, 0) && gckpti_narrow_agrees(mixed);
 }
 #endif

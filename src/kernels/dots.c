@@ -284,9 +284,19 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
                                                         int64_t row)
 {
-    void *to = d;
     const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
-    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+    const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
+    const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
+    void *to = d;
+    if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
+        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        return;
+    }
+    for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
+        for (int64_t l = 0; l < k; l += GCKPTI_LINKS) {
+            const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->row + l);
+            _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
+        }
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,

@@ -88,13 +88,11 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
     return V(widened)(GCKPT_STORED_BF16, some, scale);
 }
 
-/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
+/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
-    if (storage == GCKPT_STORED_F32)
-        return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
     return V(widened_part)(storage, x, scale, left * each);

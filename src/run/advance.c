@@ -263,16 +263,15 @@ static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
     if (GCKPTI_RUNS_TRAINING && !e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
-    if (e->step.pc == p->epilogue)
+    const int anew = e->step.pc == p->body || e->step.pc == p->epilogue; /* what comes next */
+    *result = gckpti_drain(e, gckpti_join(e, anew ? INT32_MAX : e->step.pc, GCKPT_OK));
+    if (e->step.pc == p->epilogue && *result == GCKPT_OK)
         *result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
         *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
         return GCKPTI_THEN_STOPS;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
-    *result = gckpti_drain(e, gckpti_join(e, e->step.pc, GCKPT_OK));
-    if (*result != GCKPT_OK)
-        return GCKPTI_THEN_STOPS;
     if (gckpti_repeat(e))
         return GCKPTI_THEN_REPEATED;
     const int skipped = gckpti_skips(e, ins);
@@ -310,10 +309,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;
-    const int ends = gckpti_recording_ends(e);
-    if (ends || e->step.pc == p->epilogue) /* what comes next begins anew */
-        result = gckpti_join(e, INT32_MAX, result);
-    if (ends || result != GCKPT_OK)
+    if (gckpti_recording_ends(e) || result != GCKPT_OK)
         gckpti_recorded(e);
     if (result == GCKPT_OK)
         gckpti_collect_rows(e);

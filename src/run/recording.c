@@ -3,8 +3,7 @@
 
 GCKPTI_COLD
 
-/* May a backend repeat micro-batches? Nothing in them may need the host, or go on from one part to
- * the next, as offloads do. */
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
 static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -17,7 +16,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         if (!n)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
-            can = e->offload.moves && p->ranks < 2;
+            can = e->offload.moves;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else

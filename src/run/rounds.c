@@ -61,8 +61,7 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 /* A hash of values and state that all ranks have whole. */
 static uint64_t gckpti_hash_same(gckpt_exec *e)
 {
-    const gckpti_crew *g = e->crew;
-    void *out = g->peers.out;
+    void *out = e->crew->peers.out;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -74,7 +73,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
             const int whole = q->p.storage == GCKPT_STORED_F32 &&
                               !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
-                n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
+                n = gckpti_min(q->p.elements - at, (int64_t)(e->crew->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
                 for (int64_t k = 0; k < n; k++)
                     hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
@@ -283,14 +282,19 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue, x = pc;
+    int end = p->epilogue, x = pc, copies = pc > p->body || e->offload.pending;
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
-        end = end < g->flight[i].due ? end : g->flight[i].due;
-    while (x < end && !gckpti_gathers(e, &p->list[x]) &&
-           !(p->list[x].kind == GCKPT_REDUCE && g->last && last))
-        x++;
+        gckpti_lower(&end, g->flight[i].due);
+    for (int i = 0; i < e->offload.pending; i++)
+        gckpti_lower(&end, e->offload.due[i]);
+    do { /* copies stand alone, but in a micro-batch that is one part */
+        for (x = pc; x < end && !gckpti_gathers(e, &p->list[x]); x++)
+            if (p->list[x].kind == GCKPT_REDUCE ? g->last && last
+                                                : copies && p->list[x].kind > GCKPT_UPDATE)
+                break;
+    } while (x < p->epilogue && !copies++);
     *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
     return x;
 }
@@ -419,8 +423,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     size_t bytes = e->update.square_count * sizeof(float);
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
-    void *out = g->peers.out;
-    float *squares = (float *)out;
+    float *squares = (float *)(void *)g->peers.out;
     g->squared = 1;
     gckpti_go_on(e, 0);
     gckpti_from_backend(e, squares, e->update.squares, bytes);

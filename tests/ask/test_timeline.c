@@ -346,6 +346,13 @@ static void leaves_and_places(void)
         CHECK(gckpt_plan_print(plan, write_text, &t) == GCKPT_OK);
         CHECK(find(t.bytes, place[0]) && find(t.bytes, place[1]) && !find(t.bytes, place[2]));
         CHECK(find(t.bytes, "[2,6] at ") && !find(t.bytes, "[] at ")); /* a value, but no loss */
+        int updates = 0; /* which alone read from somewhere */
+        for (char *at = t.bytes, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+            *end = 0;
+            CHECK_MSG(!strstr(at, "\tupdate  ") == !strstr(at, " from "), "%s", at);
+            updates += strstr(at, "\tupdate  ") != NULL;
+        }
+        CHECK(updates > 0);
         free(t.bytes);
         gckpt_plan_free(plan);
     }

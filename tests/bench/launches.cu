@@ -121,8 +121,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
-    } else if (is("convert_kernel<8>")) {
-        gckpt_conversion v = std::get<0>(tally::of(l, convert_kernel<8>)).c;
+    } else if (is("packs_kernel<8, Converting>")) {
+        gckpt_conversion v = std::get<0>(tally::of(l, packs_kernel<8, Converting>)).c;
         c.bytes = (v.kind == GCKPT_WIDEN_ADD ? 10 : v.kind == GCKPT_ROUND ? 8 : 6) * (double)v.n;
         c.on_its_way = v.kind == GCKPT_NARROW ? 32 : 16;
     } else if (is("fill_kernel")) {

@@ -496,7 +496,7 @@ static void test_products(void)
         { 33, 49, 800 }, { 65, 385, 40 },   { 40, 65, 385 },  { 385, 40, 65 },  { 400, 8, 30 },
         { 97, 193, 50 }, { 100, 100, 100 }, { 130, 70, 390 }, { 16, 770, 20 },  { 770, 16, 20 },
         { 49, 500, 33 }, { 9, 48, 384 },    { 8, 96, 768 },   { 150, 150, 16 }, { 1, 2000, 2 },
-        { 2000, 2, 1 }
+        { 2000, 2, 1 },  { 2100, 3, 5 } /* rows enough that each finds them in memory */
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(3); twice++)

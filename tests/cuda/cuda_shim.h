@@ -52,6 +52,7 @@ typedef struct {
     int protect;      /* host code that touches device memory, after a call that waits, faults */
     long fail_malloc; /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
     long fail_pinned; /* the same of cudaMallocHost and cudaHostRegister */
+    long fail_upload; /* of cudaGraphUpload, for want of memory */
     long fail_launch; /* this kernel ends in an asynchronous error, which stays */
     long fail_copy;   /* this copy or fill does */
     int fail_always;  /* and all after it */
@@ -1988,6 +1989,11 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph
     *exec = new CUgraphExec_st{ std::make_shared<const shim::nodes>(graph->graph) };
     cuda_shim.live_graphs++;
     return cudaSuccess;
+}
+inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
+{
+    CUDA_SHIM_CALL(shim::UNSAFE);
+    return shim::fails(&cuda_shim.fail_upload) ? shim::note(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {

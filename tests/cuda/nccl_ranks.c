@@ -124,7 +124,9 @@ static counts like(const setting *s, const outcome *want)
     counts most = { 0 };
     memset(n_of, 0, sizeof n_of);
     nccl_engine_id(id);
-    compare(s, want);
+    const size_t offloaded = compare(s, want)->offloaded;
+    CHECK_MSG((offloaded > 0) == (s->offload > 0), "%d ranks, shard %d: %zu bytes offloaded", s->ranks, (int)s->shard,
+              offloaded);
     for (int i = 0; i < s->ranks; i++) {
         const counts *n = &n_of[i];
         CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be recorded", i, n->refused);
@@ -133,9 +135,10 @@ static counts like(const setting *s, const outcome *want)
             nccl_engine_close(engines[i]);
     }
     if (says)
-        printf("%d ranks, shard %d, %s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to the "
-               "host; %ld of %ld parts\n",
-               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", most.early, most.early_landings,
+        printf("%d ranks, shard %d, %s%s: %ld waits before the last update, %ld landings, %.1f a step; %.0f bytes to "
+               "the host; %ld of %ld parts\n",
+               s->ranks, (int)s->shard, polled ? "polled" : "enqueued", s->offload ? ", offloads" : "", most.early,
+               most.early_landings,
                (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
                most.repeated, most.asked);
     return most;
@@ -196,18 +199,23 @@ typedef struct {
     int ranks, shard, rows, mode, ahead, polled;
     unsigned with; /* and this; then once only */
     feeding feed;
+    size_t offload;
 } a_run;
 static const a_run runs[] = {
-    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
-    { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
-    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0, 0, WHOLE },
-    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE },
-    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE },
-    { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
-    { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE },
-    { 2, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0, COPIED, STREAM },
-    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES },
-    { 2, GCKPT_SHARD_NONE, 2, GCKPT_STORE_ALL, 0, 0, FAST, WHOLE },
+    { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE, 0 },
+    { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
+    { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0, COPIED, STREAM, 0 },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES, 0 },
+    { 2, GCKPT_SHARD_NONE, 2, GCKPT_STORE_ALL, 0, 0, FAST, WHOLE, 0 },
+    { 2, GCKPT_SHARD_NONE, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
+    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
+    { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_OPTIMAL, 0, 0, 0, WHOLE, 1 << 20 },
+    { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 1, 1, 0, WHOLE, 1 << 20 },
 };
 
 static void go(const a_run *r, int unclipped, const outcome *wanted)
@@ -219,8 +227,8 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
                   .with = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->with,
                   .laps = r->with ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
-                  .ahead = r->ahead, .on_backend = 1, .unwatched = 1, .backends = backends, .engine = engine,
-                  .stepping = stepping };
+                  .ahead = r->ahead, .offload = r->offload, .on_backend = 1, .unwatched = 1, .backends = backends,
+                  .engine = engine, .stepping = stepping };
     polled = r->polled;
     if (r->with & FAST) { /* the same on the processor */
         setting plain = s;
@@ -260,8 +268,11 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "table") == 0) {
         says = 1;
-        for (int i = 0; i < 16; i++) {
-            const a_run r = { i < 8 ? 2 : 4, i / 2 % 4, 1, GCKPT_STORE_ALL, 0, i % 2 == 0, 0, WHOLE };
+        for (int i = 0; i < 24; i++) { /* the last with offloads, that run beside */
+            const int with = i >= 16;
+            const a_run r = { (with ? i / 4 % 2 : i / 8) ? 4 : 2, with ? i % 4 : i / 2 % 4, 1,
+                              with ? GCKPT_OPTIMAL : GCKPT_STORE_ALL, with, !with && i % 2 == 0, 0, WHOLE,
+                              with ? 1 << 20 : 0 };
             go(&r, 1, &want[1]);
         }
         return check_report("nccl ranks");

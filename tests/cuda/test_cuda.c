@@ -184,9 +184,15 @@ static void test_repeats(void)
     for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
         for (int64_t rows = 1; rows <= N; rows += 2) {
             uint64_t want = repeats_run(NULL, rows, (gckpt_precision)precision, 0);
-            for (int way = 0; way < 3; way++) { /* recorded, plainly, not recordable */
+            for (int way = 0; way < 4; way++) { /* recorded, plainly, not recordable, without memory for graphs */
                 asked = repeated = refused = 0;
                 spoils = way == 2;
+#ifdef GCKPT_CUDA_SHIM
+                cuda_shim.fail_upload = cuda_shim.fail_always = way == 3;
+#else
+                if (way == 3)
+                    break;
+#endif
                 uint64_t got = repeats_run(&watched, rows, (gckpt_precision)precision, way == 1);
                 CHECK_MSG(got == want, "precision %d, rows %d, way %d: other bits", precision, (int)rows, way);
                 CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
@@ -199,6 +205,9 @@ static void test_repeats(void)
             }
         }
     spoils = 0;
+#ifdef GCKPT_CUDA_SHIM
+    cuda_shim.fail_upload = cuda_shim.fail_always = 0;
+#endif
 }
 
 /* Forwards only, over any number of rows. */

@@ -189,7 +189,8 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .link_beside = s->ahead,
                              .precision = s->precision,
                              .offload_bytes = s->offload,
-                             .offload_work = 1,
+                             .offload_work = s->ahead ? 1 << 24 : 1,
+                             .offload_beside = s->ahead,
                              .backend = s->backends };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;

@@ -501,6 +501,11 @@ static void test_no_room(void)
 }
 
 #ifndef TESTED_ELSEWHERE
+static void no_move(void *c, void *to, const void *from, size_t n, int out) { CHECK(!c && !to && !from && !n && out); }
+static void *no_host_get(void *context, size_t bytes) { return CHECK(!context && !bytes) ? NULL : context; }
+static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
+static void no_join(void *context) { CHECK(!context); }
+
 static void test_refusals(void)
 {
     setting o = { .backend = &plain_backend };
@@ -511,9 +516,33 @@ static void test_refusals(void)
     CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "made for another backend"));
     x.backend = &fast_backend;
     CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "fast pages"));
-    partial.add = NULL;
     x.backend = &partial;
-    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));
+#define WITHOUT(entry)                                                                                        \
+    {                                                                                                         \
+        const gckpt_backend whole = partial;                                                                  \
+        partial.entry = NULL;                                                                                 \
+        CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));           \
+        partial = whole;                                                                                      \
+    }
+    WITHOUT(get)
+    WITHOUT(release)
+    WITHOUT(copy_in)
+    WITHOUT(copy_out)
+    WITHOUT(copy)
+    WITHOUT(find)
+    WITHOUT(fill)
+    WITHOUT(add)
+    WITHOUT(convert)
+    WITHOUT(update)
+    WITHOUT(finish)
+    partial.move = no_move; /* then the other three as well */
+    partial.host_get = no_host_get;
+    partial.host_release = no_host_release;
+    partial.join = no_join;
+    WITHOUT(host_get)
+    WITHOUT(host_release)
+    WITHOUT(join)
+#undef WITHOUT
     CHECK(gckpt_plan_write(m.p, file_write, &f) == GCKPT_E_ARG && f.size == 0);
     CHECK(gckpt_plan_c(m.p, "small", file_write, &f) == GCKPT_E_ARG);
     free(f.bytes);

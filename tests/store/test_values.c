@@ -716,6 +716,47 @@ static void test_check_refused(void)
     }
 }
 
+static int cancels_at(void *user, const gckpt_progress *now)
+{
+    return now != NULL && --*(long *)user == 0;
+}
+
+/* Cancelled before each instruction, it says so, the weights are as they were, and the next one
+ * finds the same. */
+static void test_check_cancelled(void)
+{
+    const gckpt_init init = { 0.5f, 0, 0 };
+    const float x[2] = { 1, 2 }, y[2] = { 0.5f, -1 };
+    long left = 0;
+    gckpt_exec_desc desc = { .progress = cancels_at, .user = &left };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_tanh(h), target), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+    const uint64_t hash = gckpt_store_hash(s);
+    gckpt_check want, got;
+    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &want) == GCKPT_OK && left < 0);
+    const long all = -left;
+    for (long k = 1; k <= all; k++) {
+        left = k;
+        const gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, &got);
+        CHECK_MSG(result == GCKPT_CANCELLED && gckpt_store_hash(s) == hash, "before %ld of %ld: %s",
+                  k, all, gckpt_error_text(e));
+    }
+    left = 0;
+    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &got) == GCKPT_OK && -left == all);
+    CHECK(got.worst == want.worst && got.directions == want.directions);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 /* ---- names ---- */
 enum { NAMES = 1000 };
 static const char *nth_name(int i)
@@ -847,6 +888,7 @@ int main(int argc, char **argv)
     test_check(argc > 1);
     test_check_certain(argc > 1);
     test_check_refused();
+    test_check_cancelled();
     test_names();
     test_printed();
     test_overflows();

@@ -6,7 +6,8 @@
  * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual say so too.
  *
  *     test_hash          the tests
- *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too */
+ *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too
+ *     test_hash amx      the hash of bf16 by these kernels alone (or avx2, ..), for emulators */
 #include "gradckpt.h"
 #include "attend.h"
 #include "check.h"
@@ -243,12 +244,24 @@ static void by_all_kernels(uint64_t golden, double first, int most)
 int main(int argc, char **argv)
 {
     double loss, first, clipped;
+    uint64_t hash;
+    for (int isa = 0; argc > 1 && isa < GCKPT_ISA_COUNT; isa++)
+        if (strcmp(argv[1], gckpt_isa_name((gckpt_isa)isa)) == 0) {
+            CHECK_MSG(gckpt_isa_available((gckpt_isa)isa), "no %s here", argv[1]);
+            precision = GCKPT_BF16, kernels = (gckpt_isa)isa;
+            for (int n = 1; n <= BATCH && !check_failed; n++) {
+                hash = train(n % 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR, n, n, 0, &loss);
+                CHECK_MSG(hash == GOLDEN_BF16, "golden hash of %s, %d threads: %016llx", argv[1], n,
+                          (unsigned long long)hash);
+            }
+            return check_report("hash");
+        }
     if (argc > 1 && argv[1][0] == 'p') {
         uint64_t one = plans(1), two = plans(2), three = plans(3);
         printf("%016llx\n", (unsigned long long)mix(mix(one, two), three));
         return check_failed != 0;
     }
-    uint64_t hash = train(GCKPT_STORE_ALL, BATCH, 1, 0, &first);
+    hash = train(GCKPT_STORE_ALL, BATCH, 1, 0, &first);
     clipped = first;
     CHECK(hash == train(GCKPT_MEMORY_POOR, 1, 1, 0, &loss));
     CHECK(loss == first);

@@ -37,9 +37,8 @@ template <void (*F)(const gckpt_call *)> void held_waiting(const gckpt_call *cal
     if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
         return Held<which##_forward>::run;
 
-gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
+gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
-    (void)context;
 #define X(which) FOUND(which, which)
     OPS(X)
     FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
@@ -61,9 +60,8 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_OPS(X)                                                                                \
     FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
-gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
+gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
-    (void)context;
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
         return kind == GCKPT_FORWARD ? held_waiting<fast::which##_forward>                         \
@@ -73,9 +71,8 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
+gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
-    (void)context;
 #define X(which)                                                                                   \
     if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
         return fast::which##_room(call);

@@ -1,7 +1,12 @@
+template <class F> void each_stream(Device *d, F f)
+{
+    f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
+}
+
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->before);
-    for (Side *s : { &d->moves, &d->ranks })
+    for (Side *s : { &d->moves, &d->forks, &d->ranks })
         for (cudaEvent_t &e : s->ends)
             f(&e);
     for (Slot &s : d->slots)
@@ -19,14 +24,15 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    for (cudaStream_t s : { d->feeds, d->main, d->moves.stream, d->ranks.stream })
-        if (s)
-            cudaStreamDestroy(s);
+    each_stream(d, [](cudaStream_t *s) {
+        if (*s)
+            cudaStreamDestroy(*s);
+        *s = NULL;
+    });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->ranks = Side();
+    d->moves = d->forks = d->ranks = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->main = d->stream = NULL;
     d->before = NULL;
     d->ready = 0;
 }
@@ -45,9 +51,10 @@ cudaError_t device_open(Device *d, int number)
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
     /* not held up by what the program has in the default stream */
-    for (cudaStream_t *s : { &d->main, &d->feeds, &d->moves.stream, &d->ranks.stream })
+    each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    });
     d->stream = d->main;
     each_event(d, [&error](cudaEvent_t *e) {
         if (error == cudaSuccess)
@@ -102,9 +109,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     static int at_exit = atexit(close_all);
     (void)at_exit;
-    d->backend = { "cuda", d, 1, 0, get, release, copy_in, copy_out, copy, workspace, find,
-                   fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
-                   forget, shortage, find_fast, host_get, host_release, move, join,
+    d->backend = { "cuda", d, 1, 0, get, release<cudaFree>, copy_in, copy_out, copy, workspace,
+                   find, fill, Held<add>::run, Held<convert>::run, update, finish, repeat, recorded,
+                   forget, shortage, find_fast, host_get, release<cudaFreeHost>, move, join,
                    Held<nonfinite>::run, Held<unpack>::run, join_but, beside, rejoin };
     d->ready = 1;
     return &d->backend;

@@ -28,6 +28,24 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
+/* f.at<N>(i), of n elements: elements i.. of an array. A thread takes N where they lie as a Pack
+ * does, else one. */
+template <int N, class F> __global__ void packs_kernel(F f, int64_t n)
+{
+    for (EACH(i, n / N))
+        f.template at<N>(i * N);
+    for (EACH(i, n % N))
+        f.template at<1>(n / N * N + i);
+}
+
+template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, bool wide)
+{
+    if (wide && n > 0)
+        RUN_EACH(call, (packs_kernel<N, F>), (n + N - 1) / N, f, n);
+    else if (n > 0)
+        RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
+}
+
 /* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
 __device__ float warp_sum(float lane)
 {
@@ -44,6 +62,7 @@ struct Values {
 struct Results {
     float *f32;
     uint16_t *bf16;
+    __host__ __device__ operator Values() const { return { f32, bf16 }; }
 };
 
 Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
@@ -54,9 +73,9 @@ Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16
 const Values NONE = { NULL, NULL };
 
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
+bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 bool wide(const Values &x) { return wide(x.f32, x.bf16); }
-bool wide(const Results &y) { return wide(y.f32, y.bf16); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {
@@ -84,18 +103,11 @@ template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t 
     Pack<float, N> v = {};
     if (x.bf16) {
         const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v.v[k] = gckpti_from_bf16(half.v[k]);
+        UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
     }
     return v;
-}
-
-template <int N> __device__ inline Pack<float, N> load(const Results &y, int64_t i)
-{
-    return load<N>(Values{ y.f32, y.bf16 }, i);
 }
 
 template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
@@ -107,9 +119,7 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 {
     if (y.bf16) {
         Pack<uint16_t, N> half;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            half.v[k] = gckpti_to_bf16(v.v[k]);
+        UNROLL for (int k = 0; k < N; k++) half.v[k] = gckpti_to_bf16(v.v[k]);
         store(y.bf16 + i, half);
     } else {
         store(y.f32 + i, v);
@@ -123,14 +133,10 @@ __device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, 
 {
     if (wide && left >= N) {
         const Pack<float, N> pack = load<N>(x, i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = pack.v[k];
+        UNROLL for (int k = 0; k < N; k++) v[k] = pack.v[k];
         return;
     }
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        v[k] = k < left ? value_at(x, i + k) : 0.0f;
+    UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
@@ -141,14 +147,10 @@ __device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t l
         Pack<float, N> pack = {};
         if (accumulate)
             pack = load<N>(y, i);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
+        UNROLL for (int k = 0; k < N; k++) pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
         store(y, i, pack);
         return;
     }
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        if (k < left)
-            put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
+    UNROLL for (int k = 0; k < N; k++) if (k < left)
+        put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }

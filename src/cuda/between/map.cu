@@ -9,9 +9,7 @@ __device__ inline void map_to(const F &f, const float *x, const float *y, float 
     float z[N] = {};
     if (accumulate)
         read_run<N>(d, i, left, true, z);
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        f(&z[k], x[k], y[k], accumulate);
+    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], accumulate);
     write_run<N>(Results{ d, NULL }, i, left, true, z);
 }
 
@@ -21,9 +19,7 @@ __device__ inline void map_to(const F &f, const float *x, const float *y, const 
                               int64_t i, int64_t left, int accumulate)
 {
     float z[N];
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        f(&z[k], x[k], y[k], 0);
+    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], 0);
     write_run<N>(d, i, left, true, z, accumulate);
 }
 
@@ -41,36 +37,28 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
+/* N: of a pack. d NULL: nobody wants it. */
 template <int N, class F, class A, class D>
 void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    RUN(call, (map_kernel<N, F, A, D>), blocks_for((n + N - 1) / N, 256), 256, 0, f, a, b, d, n,
-        accumulate);
+    if (wanted(d) && n > 0 && wide(a) && wide(b) && wide(d))
+        RUN_EACH(call, (map_kernel<N, F, A, D>), (n + N - 1) / N, f, a, b, d, n, accumulate);
+    else if (wanted(d) && n > 0)
+        RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
 }
 
-/* d NULL: nobody wants it. */
 template <class F>
 void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
          int accumulate)
 {
-    if (!d || n < 1)
-        return;
-    if (wide(a, b, d))
-        map_by<4>(call, f, a, b, d, n, accumulate);
-    else
-        map_by<1>(call, f, a, b, d, n, accumulate);
+    map_by<4>(call, f, a, b, d, n, accumulate);
 }
 
 template <class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    if (!wanted(d) || n < 1)
-        return;
-    if (wide(a) && wide(b) && wide(d))
-        map_by<8>(call, f, a, b, d, n, accumulate);
-    else
-        map_by<1>(call, f, a, b, d, n, accumulate);
+    map_by<8>(call, f, a, b, d, n, accumulate);
 }
 
 struct Copy {

@@ -1,38 +1,31 @@
 /* T: what is stored. Four values may lie in two rows. */
-template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
-{
-    Pack<T, N> from = load<N>((const T *)u.packed + i);
-    Pack<float, N> x;
-    int64_t row = 0;
-    if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
-        row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
-    int64_t end = (row + 1) * u.row;
-    for (int k = 0; k < N; k++) {
-        if (i + k == end) {
-            row++;
-            end += u.row;
+template <class T> struct Unpacking {
+    gckpt_unpacking u;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<T, N> from = load<N>((const T *)u.packed + i);
+        Pack<float, N> x;
+        int64_t row = 0;
+        if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+            row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
+        int64_t end = (row + 1) * u.row;
+        for (int k = 0; k < N; k++) {
+            if (i + k == end) {
+                row++;
+                end += u.row;
+            }
+            x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                     : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+                                                     : (float)from.v[k] * u.scales[row];
         }
-        x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                 : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
-                                                 : (float)from.v[k] * u.scales[row];
+        store(u.to + i, x);
     }
-    store(u.to + i, x);
-}
-
-template <int N, class T> __global__ void unpack_kernel(gckpt_unpacking u)
-{
-    for (EACH(i, u.n / N))
-        unpack_at<N, T>(u, i * N);
-    for (EACH(i, u.n % N))
-        unpack_at<1, T>(u, u.n / N * N + i);
-}
+};
 
 template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
 {
-    if (wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0)
-        RUN(call, (unpack_kernel<4, T>), blocks_for((u.n + 3) / 4, 256), 256, 0, u);
-    else
-        RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
+    packs<4>(call, Unpacking<T>{ u }, u.n,
+             wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
@@ -53,7 +46,7 @@ void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
     if (unpacking->storage == GCKPT_STORED_I8)
         unpack_as<int8_t>(call, *unpacking);
     else if (unpacking->storage == GCKPT_STORED_I4)
-        RUN(call, unpack_nibbles, blocks_for(unpacking->n / 2, 256), 256, 0, *unpacking);
+        RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
     else
         unpack_as<uint16_t>(call, *unpacking);
 }
@@ -69,5 +62,5 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 {
     fill(call, found, 0, 1);
     if (n > 0)
-        RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
+        RUN_EACH(call, nonfinite_kernel, n, x, n, found);
 }

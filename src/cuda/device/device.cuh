@@ -22,7 +22,7 @@ enum {
     PIECES = 64, /* of a side, whose ends are told apart */
     SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    RECORDINGS = 512 /* kept for all executors of a device; then the oldest goes */
+    RECORDINGS = 4096 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -61,7 +61,7 @@ struct Device {
     std::recursive_mutex lock;
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
-    Side moves, ranks;        /* what is offloaded; what goes from rank to rank */
+    Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
     cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
@@ -72,7 +72,7 @@ struct Device {
     Recording recordings[RECORDINGS], *recording; /* the one that is being made */
     int unrecordable;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int oldest;
+    int oldest, next; /* next: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
@@ -87,7 +87,10 @@ const char *remedy(int error)
         const char *what;
     } all[] = {
         { { 2 }, "plan with a smaller budget" }, /* cudaErrorMemoryAllocation */
-        { { 35, 222 }, "there is no driver here, or one older than nvcc: install a newer one" },
+        { { 3 }, "no device outlives a fork: open it behind that" }, /* not initialised */
+        { { 35, 222, 804 }, "no driver is here, or one older than nvcc: install a newer one" },
+        { { 803 }, "another driver runs than is installed: restart" },
+        { { 802 }, "is the fabric manager running? systemctl start nvidia-fabricmanager" },
         { { 46 }, "another process holds it exclusively" }, /* cudaErrorDevicesUnavailable */
         { { 98, 209 }, "compile gradckpt_cuda.cu for it: nvcc -arch=native" }, /* no kernel */
         { { 100 }, "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are" }, /* no device */
@@ -95,7 +98,7 @@ const char *remedy(int error)
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* a kernel's address, instruction, .. */
           "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved" },
-        { { 214, 220, 226, 721, 802, 999 }, /* uncorrectable, external, contained, not ready, .. */
+        { { 214, 220, 226, 721, 999 }, /* uncorrectable, external, contained, not ready, .. */
           "the device is lost (dmesg, nvidia-smi): start again from what was saved" },
     };
     for (const auto &one : all)
@@ -181,6 +184,10 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* An op's functions, both by one: F(call, backward). */
+#define BOTH_WAYS(name, ...)                                                                       \
+    void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
+    void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* A thread for each of n items, or a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)

@@ -1,12 +1,12 @@
 /* ---- memory ---- */
 thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
-void *get(void *context, size_t bytes, size_t alignment)
+/* Its alignment: 256 bytes at least. */
+void *get(void *context, size_t bytes, size_t)
 {
     Hold d(context);
     void *p = NULL;
     size_t unused = 0, all = 0;
-    (void)alignment; /* 256 bytes at least */
     no_room[0] = 0;
     if (unrecordable(d))
         return NULL;
@@ -26,11 +26,7 @@ void *get(void *context, size_t bytes, size_t alignment)
     return NULL;
 }
 
-const char *shortage(void *context)
-{
-    (void)context;
-    return no_room;
-}
+const char *shortage(void *) { return no_room; }
 
 /* A piece begins behind what was asked for up to now; it ends. */
 void side_begin(Device *d, Side *s)
@@ -69,12 +65,11 @@ void settle(Device *d, const char *what)
         d->slots[i].used = 0;
 }
 
-void release(void *context, void *memory, size_t bytes)
+template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory, size_t)
 {
     Hold d(context);
-    (void)bytes;
     settle(d, "release");
-    check(d, cudaFree(memory), "cudaFree");
+    check(d, FREE(memory), "release");
 }
 
 /* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
@@ -145,29 +140,23 @@ void *host_get(void *context, size_t bytes)
     return NULL;
 }
 
-void host_release(void *context, void *memory, size_t bytes)
-{
-    Hold d(context);
-    (void)bytes;
-    settle(d, "release");
-    check(d, cudaFreeHost(memory), "cudaFreeHost");
-}
+/* A recording has a queue of its own, so that copies begun before it go on beside it. */
+Side *moving(Device *d) { return d->recording ? &d->forks : &d->moves; }
 
 void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     Hold d(context);
-    side_begin(d, &d->moves);
-    check(d,
-          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                          d->moves.stream),
-          "move");
-    side_end(d, &d->moves);
+    Side *s = moving(d);
+    const cudaMemcpyKind kind = out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    side_begin(d, s);
+    check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
+    side_end(d, s);
 }
 
 void join_but(void *context, int later)
 {
     Hold d(context);
-    side_join(d, &d->moves, later);
+    side_join(d, moving(d), later);
 }
 
 void join(void *context) { join_but(context, 0); }

@@ -70,3 +70,4 @@ int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
+#define EVERY(i, n) UNROLL for (int i = 0; i < (n); i++)

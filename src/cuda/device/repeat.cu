@@ -22,10 +22,13 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
 {
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
-        Recording *have = &d->recordings[i];
+        const int at = (d->next + i) % RECORDINGS;
+        Recording *have = &d->recordings[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->row)
+            have->first == !m->row) {
+            d->next = at; /* the part behind it is near */
             return have;
+        }
         r = !r && !have->owner ? have : r;
     }
     if (!r) {
@@ -33,10 +36,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         d->oldest = (d->oldest + 1) % RECORDINGS;
         drop(d, r);
     }
-    r->owner = m->owner;
-    r->part = m->part;
-    r->rows = m->rows;
-    r->first = !m->row;
+    *r = { m->owner, m->part, m->rows, !m->row };
     return r;
 }
 
@@ -66,7 +66,6 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
-    side_join(d, &d->moves, 0); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -93,17 +92,19 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
-    side_join(d, &d->moves, 0);
+    side_join(d, &d->forks, 0);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (!d->unrecordable) /* its memory: a launch that found none would end the step */
+        check(d, cudaGraphUpload(r->graph, d->stream), "recording");
     if (graph)
         cudaGraphDestroy(graph);
     cudaGetLastError();
     d->recording = NULL;
     d->lock.unlock();
     if (d->unrecordable) {
-        r->graph = NULL;
+        drop(d, r);
         return 0;
     }
     check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");

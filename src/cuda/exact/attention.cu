@@ -8,8 +8,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
+    EVERY(c, 4) {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
@@ -75,8 +74,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        EVERY(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
             UNROLL for (int n = 0; n < N; n++)
@@ -88,8 +86,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         if (a.out)
             links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
@@ -118,22 +115,12 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-void attention_delta(const gckpt_call *call, float *delta)
-{
-    const int heads = ((const gckpti_attention *)call->attributes)->heads;
-    const int64_t t = call->shape.d[1], c = call->shape.d[2],
-                  queries = call->shape.d[0] * heads * t;
-    RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call), delta,
-             queries, t, heads, (int)(c / heads), c);
-}
-
 /* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
 template <int R>
 __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -150,8 +137,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
         cap_scores<R>(x, a, room);
         cap_slopes<R>(y, x, a, of_head, first);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -164,8 +150,7 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-#pragma unroll
-    for (int r = 0; r < R; r++) {
+    EVERY(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
@@ -332,8 +317,7 @@ bool wide_fits(const gckpt_call *call)
     return all <= most;
 }
 
-/* Forward and, with grad_out, backward. */
-void attention_both(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attention o = gckpti_attention_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
@@ -355,8 +339,10 @@ void attention_both(const gckpt_call *call)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
     a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
+    const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
-        attention_delta(call, (float *)call->work);
+        RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
+                 (float *)call->work, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
@@ -364,5 +350,4 @@ void attention_both(const gckpt_call *call)
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-void attention_forward(const gckpt_call *call) { attention_both(call); }
-void attention_backward(const gckpt_call *call) { attention_both(call); }
+BOTH_WAYS(attention, attention_by)

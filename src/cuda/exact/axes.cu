@@ -39,15 +39,6 @@ Axes<int64_t> axes_of(const gckpti_walk *w)
     return x;
 }
 
-void swap_steps(Axes<int64_t> *x, int a, int b)
-{
-    for (int k = 0; k < x->n; k++) {
-        int64_t step = x->step[a][k];
-        x->step[a][k] = x->step[b][k];
-        x->step[b][k] = step;
-    }
-}
-
 int64_t count_of(const Axes<int64_t> &x)
 {
     int64_t n = 1;

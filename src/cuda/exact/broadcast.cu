@@ -21,7 +21,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
+        std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
              { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
@@ -71,21 +71,19 @@ const float *condition_of(const gckpt_call *call)
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
-    const int taken = gckpti_elements(&call->in[2].shape) != n &&
-                              gckpti_elements(&call->in[1].shape) == n
-                          ? 2
-                          : 1;
+    const bool repeated = gckpti_elements(&call->in[1].shape) != n;
+    const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
     const float *own = rest->data;
     const Choice f = { call->in[0].index != NULL, taken == 1, 0.0f };
     if (gckpti_elements(&rest->shape) != n) {
         Axes<int64_t> all = broadcast_axes(call, 3 - taken);
-        swap_steps(&all, 1, 2);
+        std::swap(all.step[1], all.step[2]);
         combine(call, all, Pair{ ADD, -0.0f }, call->out, own, NULL, NULL, 0);
         own = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    swap_steps(&x, 1, 2); /* 1: of what is taken, 2: of the condition */
+    std::swap(x.step[1], x.step[2]); /* 1: of what is taken, 2: of the condition */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), own, 0);
 }
 

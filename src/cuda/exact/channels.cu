@@ -101,13 +101,6 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
         RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(units * shares)), 256, 0, s, shares);
 }
 
-template <bool BACK>
-void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *sums, float *more)
-{
-    column_sums(call, ChannelTerms<BACK>{ s, squares }, Sum{ sums }, Sum{ more }, s.places,
-                s.channels, s.images);
-}
-
 void channel_level(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
@@ -138,7 +131,8 @@ void groupnorm_forward(const gckpt_call *call)
     float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
-        channel_sums<false>(call, s, i, sums, NULL);
+        column_sums(call, ChannelTerms<false>{ s, i }, Sum{ sums }, {}, s.places, s.channels,
+                    s.images);
         channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
     }
@@ -159,7 +153,8 @@ void groupnorm_backward(const gckpt_call *call)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
-    channel_sums<true>(call, s, 0, sums, s.mean ? more : NULL);
+    column_sums(call, ChannelTerms<true>{ s }, Sum{ sums }, Sum{ s.mean ? more : NULL }, s.places,
+                s.channels, s.images);
     column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
                 sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)

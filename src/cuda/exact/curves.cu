@@ -75,27 +75,26 @@ CURVE_BY(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_slope_leaky_relu, produc
 #undef CURVE_BY
 
 struct PowerGradient {
-    static constexpr int READS = READS_BOTH;
-    float e;
+    static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
+    float o[1];
     __device__ void operator()(float *d, float x, float g, int accumulate) const
     {
-        if (e == 0.0f)
+        if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, e * gckpti_power(x, e - 1.0f), accumulate);
+            gckpti_put_product(d, g, gckpti_slope_pow(x, o), accumulate);
     }
 };
 
-void pow_forward(const gckpt_call *call)
+void pow_by(const gckpt_call *call, bool backward)
 {
-    map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
+    const gckpt_arg &x = call->in[0];
+    if (backward)
+        map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
+    else
+        map_forward(call, by_attributes<Value<gckpti_value_pow, 1>>(call));
 }
-
-void pow_backward(const gckpt_call *call)
-{
-    const PowerGradient f = { *(const float *)call->attributes };
-    map_gradient(call, call->in[0], f, call->in[0].data, call->grad_out);
-}
+BOTH_WAYS(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -125,16 +124,12 @@ template <void (*PUT)(float *, float, float, int)> struct Scale {
     }
 };
 
-void scale_forward(const gckpt_call *call)
-{
-    map_forward(call, Scale<gckpti_put_product>{ *(const float *)call->attributes });
-}
-
-void scale_backward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
     const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
-    map_gradient(call, call->in[0], f, call->grad_out, NULL);
+    backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
+BOTH_WAYS(scale, scale_by)
 
 /* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
@@ -142,56 +137,39 @@ struct Mask {
     int64_t each; /* elements of a row */
     int id;
     const Moment *now;
+    const float *x;
+    float *y;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<float, N> from = load<N>(x + i), to = {};
+        uint64_t at = (uint64_t)(i + now->row * each);
+        uint32_t word[4];
+        if (accumulate)
+            to = load<N>(y + i);
+        for (int k = 0; k < N; k++, at++) {
+            if (k == 0 || at % 4 == 0)
+                gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
+            if (gckpti_uniform(word_at(word, at)) >= p)
+                gckpti_put_product(&to.v[k], factor, from.v[k], accumulate);
+            else
+                gckpti_put(&to.v[k], 0.0f, accumulate);
+        }
+        store(y + i, to);
+    }
 };
 
-template <int N>
-__device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, int accumulate)
+void dropout_by(const gckpt_call *call, bool backward)
 {
-    Pack<float, N> from = load<N>(x + i), to = {};
-    uint64_t at = (uint64_t)(i + o.now->row * o.each);
-    uint32_t word[4];
-    if (accumulate)
-        to = load<N>(y + i);
-    for (int k = 0; k < N; k++, at++) {
-        if (k == 0 || at % 4 == 0)
-            gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
-        if (gckpti_uniform(word_at(word, at)) >= o.p)
-            gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
-        else
-            gckpti_put(&to.v[k], 0.0f, accumulate);
-    }
-    store(y + i, to);
+    const gckpt_arg *in = &call->in[0];
+    const float *x = backward ? call->grad_out : in->data;
+    float *y = backward ? in->grad : call->out;
+    if (!backward && !call->training)
+        return detach_forward(call);
+    const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
+    const float p = *(const float *)call->attributes;
+    const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
+                     backward && in->accumulate };
+    packs<4>(call, o, y ? n : 0, wide(x, y));
 }
-
-template <int N>
-__global__ void dropout_kernel(Mask o, const float *x, float *y, int64_t n, int accumulate)
-{
-    for (EACH(i, n / N))
-        dropout_at<N>(o, x, y, i * N, accumulate);
-    for (EACH(i, n % N))
-        dropout_at<1>(o, x, y, n / N * N + i, accumulate);
-}
-
-void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    float p = *(const float *)call->attributes;
-    Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
-    if (y && wide(x, y))
-        RUN_EACH(call, dropout_kernel<4>, (n + 3) / 4, o, x, y, n, accumulate);
-    else if (y)
-        RUN_EACH(call, dropout_kernel<1>, n, o, x, y, n, accumulate);
-}
-
-void dropout_forward(const gckpt_call *call)
-{
-    if (call->training)
-        dropout_mask(call, call->in[0].data, call->out, 0);
-    else
-        detach_forward(call);
-}
-
-void dropout_backward(const gckpt_call *call)
-{
-    dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+BOTH_WAYS(dropout, dropout_by)

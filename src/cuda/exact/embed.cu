@@ -8,12 +8,6 @@ struct Taken {
     }
 };
 
-Taken taken_of(const gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape;
-    return { call->in[1].index, x->n == 3 ? call->shape.d[1] : 0, x->d[1] };
-}
-
 /* embed, gather: a warp copies a row. */
 __global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
                                      int64_t n)
@@ -23,13 +17,6 @@ __global__ void embed_forward_kernel(const float *table, Taken index, Results ou
         for (int64_t i = threadIdx.x % 32; i < n; i += 32)
             put_at(out, r * n + i, from[i]);
     }
-}
-
-void embed_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN_ROWS(call, embed_forward_kernel, rows, call->in[0].data, taken_of(call), out_of(call), rows,
-             n);
 }
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
@@ -43,14 +30,6 @@ struct Lists {
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
-
-Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
-{
-    unsigned *work = (unsigned *)call->work;
-    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
-                work + 2 * table + 1 + rows };
-    return l;
-}
 
 __global__ void lists_count_kernel(Lists l, Taken index, int64_t rows)
 {
@@ -109,15 +88,19 @@ __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *b
     }
 }
 
-void embed_backward(const gckpt_call *call)
+void embed_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = gckpti_rows(&call->in[0].shape);
-    const Taken index = taken_of(call);
-    float *d = call->in[0].grad;
-    if (!d)
+    int64_t table = gckpti_rows(&x->shape);
+    const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
+                          x->shape.d[1] };
+    if (!backward)
+        RUN_ROWS(call, embed_forward_kernel, rows, x->data, index, out_of(call), rows, n);
+    if (!backward || !x->grad)
         return;
-    Lists l = lists_of(call, table, rows);
+    unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;
+    const Lists l = { work, work + table, work + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
     RUN_EACH(call, lists_begin_kernel, table, l, table);
@@ -125,6 +108,7 @@ void embed_backward(const gckpt_call *call)
     RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
-        n, call->in[0].accumulate);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
+        table, n, x->accumulate);
 }
+BOTH_WAYS(embed, embed_by)

@@ -59,25 +59,23 @@ template <class F> void sum_of_loss(const gckpt_call *call, F f)
     add_losses(call, losses, NULL, rows, n / rows);
 }
 
-void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
-void mean_squared_error_forward(const gckpt_call *call)
-{
-    sum_of_loss(call, Squares{ call->in[0].data, call->in[1].data });
-}
-
-struct LossScale {
-    static constexpr int READS = READS_NONE;
+/* d = loss_scale * x, where x is read, or 1 */
+template <int X> struct ByLossScale {
+    static constexpr int READS = X;
     const Moment *now;
-    __device__ void operator()(float *d, float, float, int accumulate) const
+    __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put(d, now->loss_scale, accumulate);
+        gckpti_put_product(d, X ? x : 1.0f, now->loss_scale, accumulate);
     }
 };
 
-void sum_loss_backward(const gckpt_call *call)
+void sum_loss_by(const gckpt_call *call, bool backward)
 {
-    map_gradient(call, call->in[0], LossScale{ moment_of(call) }, NULL, NULL);
+    if (!backward)
+        return sum_of_loss(call, Plain{ call->in[0].data });
+    map_gradient(call, call->in[0], ByLossScale<READS_NONE>{ moment_of(call) }, NULL, NULL);
 }
+BOTH_WAYS(sum_loss, sum_loss_by)
 
 struct Difference {
     static constexpr int READS = READS_BOTH;
@@ -89,12 +87,15 @@ struct Difference {
     }
 };
 
-void mean_squared_error_backward(const gckpt_call *call)
+void mean_squared_error_by(const gckpt_call *call, bool backward)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
+    if (!backward)
+        return sum_of_loss(call, Squares{ x, y });
     map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
     map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
 }
+BOTH_WAYS(mean_squared_error, mean_squared_error_by)
 
 /* ---- losses of elements that may have weights ---- */
 __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
@@ -112,31 +113,18 @@ __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, co
     }
 }
 
-/* d = loss_scale * x */
-struct ByLossScale {
-    static constexpr int READS = READS_A;
-    const Moment *now;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
-    {
-        gckpti_put_product(d, x, now->loss_scale, accumulate);
-    }
-};
-
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale<READS_A>{ moment_of(call) }, sums, NULL);
 }
 
-void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
+/* work, backward: a float a weight. */
+template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
 {
-    sum_of_loss(call, Errors{ gckpti_errors_of(call, kind) });
-}
-
-/* work: a float a weight. */
-void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
-{
-    Errors f = { gckpti_errors_of(call, kind) };
+    Errors f = { gckpti_errors_of(call, KIND) };
+    if (!backward)
+        return sum_of_loss(call, f);
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share;
     if (x->grad || y->grad)
@@ -149,10 +137,6 @@ void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
     weights_gradient(call, (float *)call->work);
 }
 
-#define ERRORS(name, kind)                                                                         \
-    void name##_forward(const gckpt_call *call) { errors_forward(call, kind); }                    \
-    void name##_backward(const gckpt_call *call) { errors_backward(call, kind); }
-ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
-ERRORS(huber, GCKPTI_HUBER)
-ERRORS(binary_cross_entropy, GCKPTI_BINARY)
-#undef ERRORS
+BOTH_WAYS(mean_squared_error_with, errors_by<GCKPTI_SQUARED>)
+BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
+BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)

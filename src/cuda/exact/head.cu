@@ -5,9 +5,9 @@ enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
     int64_t rows, classes; /* at a time, at most */
-    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
-     * the backward's dx; all */
-    int64_t state, losses, dx, size;
+    /* in floats: what is behind the logits in work, the forward's state and losses, or the
+     * backward's dx; all */
+    int64_t behind, losses, size;
 };
 
 HeadParts head_parts(const gckpt_call *call, int backward)
@@ -16,9 +16,9 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     HeadParts p;
     p.rows = gckpti_min(rows, HEAD_ROWS);
     p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
-    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
-    p.losses = p.state + 3 * p.rows;
-    p.size = backward ? p.dx : p.losses + rows;
+    p.behind = gckpti_multiple(p.rows * p.classes, 4);
+    p.losses = p.behind + 3 * p.rows;
+    p.size = backward ? p.behind : p.losses + rows;
     if (backward && call->precision != GCKPT_FP32)
         p.size += p.rows * c;
     return p;
@@ -43,10 +43,10 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     Classes l = { work, call->in[2].index + row };
     l.aux = aux ? aux + 2 * row : NULL;
-    l.losses = work + parts->losses + row, l.state = work + parts->state; /* forward */
+    l.losses = work + parts->losses + row, l.state = work + parts->behind; /* forward */
     l.rows = rows, l.classes = v, l.cap = gckpti_head_cap(call);
     if (grad)
-        dx = work + parts->dx;
+        dx = work + parts->behind;
     if (grad && x->accumulate)
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
@@ -78,18 +78,13 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     return rows;
 }
 
-void linear_cross_entropy_forward(const gckpt_call *call)
+void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const HeadParts parts = head_parts(call, 0);
-    int64_t rows = gckpti_rows(&call->in[0].shape);
+    const HeadParts parts = head_parts(call, backward);
+    const int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows;)
-        row += head_block(call, &parts, row, 0);
-    add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
+        row += head_block(call, &parts, row, backward);
+    if (!backward)
+        add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
-
-void linear_cross_entropy_backward(const gckpt_call *call)
-{
-    const HeadParts parts = head_parts(call, 1);
-    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape);)
-        row += head_block(call, &parts, row, 1);
-}
+BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)

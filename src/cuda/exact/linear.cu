@@ -35,10 +35,7 @@ __global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, in
         int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
 #pragma unroll 8
         for (int k = 0; k < count && adds && from >= 0; k++)
-            if (T::FRESH || mine.low) /* &low or NULL by ?: would put it in memory */
-                gckpti_sum_add(&sum, &low, line[k][lane]);
-            else
-                gckpti_sum_add(&sum, NULL, line[k][lane]);
+            add_term(T::FRESH || mine.low, &sum, &low, line[k][lane]);
         for (int k = 0; k < NORM_ROWS / 8; k++)
             for (int which = 0; which < 2; which++)
                 tile[!now][which][8 * k + warp][lane] = term[k][which];
@@ -87,10 +84,11 @@ void bias_gradient(const gckpt_call *call)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
 
-void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
-
-void linear_backward(const gckpt_call *call)
+void linear_by(const gckpt_call *call, bool backward)
 {
+    if (!backward)
+        return gckpti_linear_out(call, products);
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
+BOTH_WAYS(linear, linear_by)

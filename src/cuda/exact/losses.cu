@@ -4,8 +4,7 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
 {
     const int lane = (int)threadIdx.x % 32;
     float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-#pragma unroll
-    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++) {
+    EVERY(k, GCKPTI_LOSS_CHUNK / 32) {
         held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = held[k] > top ? held[k] : top;
     }
@@ -145,18 +144,15 @@ __global__ void class_losses_kernel(Classes l)
     }
 }
 
-void cross_entropy_forward(const gckpt_call *call)
-{
-    const Classes l = classes_of(call);
-    RUN_ROWS(call, loss_forward_kernel, l.rows, l);
-    add_losses(call, l.losses, l.target, l.rows, 1);
-}
-
-/* work, where there are weights: a float a row and one a weight. */
-void cross_entropy_backward(const gckpt_call *call)
+/* work, backward, where there are weights: a float a row and one a weight. */
+void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     const Classes l = classes_of(call);
+    if (!backward) {
+        RUN_ROWS(call, loss_forward_kernel, l.rows, l);
+        return add_losses(call, l.losses, l.target, l.rows, 1);
+    }
     if (l.soft && (x->grad || targets->grad))
         RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
                  moment_of(call), x->accumulate, targets->accumulate);
@@ -169,3 +165,4 @@ void cross_entropy_backward(const gckpt_call *call)
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
+BOTH_WAYS(cross_entropy, cross_entropy_by)

@@ -35,15 +35,6 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
     }
 }
 
-void layernorm_forward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), call->in[0].data,
-             o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL,
-             call->out, (float *)call->aux, rows, n);
-}
-
 /* What the forward left of a row. */
 struct Normed {
     float c, mean, rstd;
@@ -98,17 +89,22 @@ struct NormTerms {
     }
 };
 
-void layernorm_backward(const gckpt_call *call)
+void layernorm_by(const gckpt_call *call, bool backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const float *aux = (const float *)call->aux;
+    const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
+    float *aux = (float *)call->aux;
     const Sum gain = sum_of(call, o->gain);
-    column_sums(call, NormTerms{ o->center, x->data, aux, call->grad_out, gain.at != NULL, n },
-                gain, sum_of(call, o->bias), rows, n);
-    if (x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data,
-                 o->gain ? call->in[o->gain].data : NULL, aux, call->grad_out, x->grad, rows, n,
+    if (!backward)
+        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
+                 o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
+    else
+        column_sums(call, NormTerms{ o->center, x->data, aux, g, gain.at != NULL, n }, gain,
+                    sum_of(call, o->bias), rows, n);
+    if (backward && x->grad)
+        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,
                  x->accumulate);
 }
+BOTH_WAYS(layernorm, layernorm_by)

@@ -1,22 +1,16 @@
-/* C (m,n) = A (m,k) B (k,n) of gckpti_product: gckpti_fp32_plain and gckpti_mixed_plain for a
- * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
- * products may take theirs.
+/* C (m,n) = A (m,k) B (k,n) of gckpti_product, as gckpti_fp32_plain and gckpti_mixed_plain: a
+ * gckpti_product_run by name `products`, from which all ops made of products may take theirs.
  *
- * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
- * register (of bf16 plans by blocks, in three), from its start to its end. Tiles go over rows and
- * columns, never over k (manual, 5c).
- * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
- * is worked on, the others are on their way.
+ * A block computes a tile of C, a thread TM x TN elements of it, each one chain over k in one
+ * register (of bf16 plans by blocks, in three). Tiles go over rows and columns, never over k
+ * (manual, 5c). A and B come through shared memory, DEPTH links at a time, STAGES of these in a
+ * ring: while one is worked on, the others are on their way.
  *
- * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
- * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
- * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
- * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
- * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
- * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
- * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
- * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
- * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
+ * For an H200, reasoned, not confirmed: a link of 8 x 8 elements is 64 fma of some 73 issue slots.
+ * Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns:
+ * a load is 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
+ * wide, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, which gives some 24. tests/bench/cuda.cu measures. */
 enum { DEPTH = 8, STAGES = 4 };
 
 /* How chunks of 4 elements of a factor are read. */
@@ -51,11 +45,8 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
         wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
-    Factor f = {
-        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
-    };
-    f.element = unit * size;
-    return f;
+    return { base,        x->row * size,           x->step * size, x->next * size,
+             unit * size, DEPTH * x->step * size, way };
 }
 
 /* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
@@ -90,8 +81,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.way & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS; i++)
-        {
+        EVERY(i, CHUNKS) {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
@@ -111,8 +101,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
     {
         bool along = !BY_ASYNC && f.way & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS; i++)
-        {
+        EVERY(i, CHUNKS) {
             int p = link_of(i, along);
             if (is_there(i) && p < links) {
                 if (BY_ASYNC) {
@@ -179,8 +168,7 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
 {
     float d[N];
     bool least = false;
-    UNROLL for (int n = 0; n < N; n++)
-    {
+    EVERY(n, N) {
         d[n] = gckpti_fma(x, y[n], o[n]);
         least = least || fabsf(d[n]) == 0x1p-126f;
     }

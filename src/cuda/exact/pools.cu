@@ -57,7 +57,7 @@ __global__ void pool_backward_kernel(gckpti_pooling s, float *dx, const float *g
     }
 }
 
-template <bool MAX> void pool(const gckpt_call *call, int backward)
+template <bool MAX> void pool(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
@@ -69,8 +69,6 @@ template <bool MAX> void pool(const gckpt_call *call, int backward)
                  call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
 }
 
-void max_pool_forward(const gckpt_call *call) { pool<true>(call, 0); }
-void max_pool_backward(const gckpt_call *call) { pool<true>(call, 1); }
-void average_pool_forward(const gckpt_call *call) { pool<false>(call, 0); }
-void average_pool_backward(const gckpt_call *call) { pool<false>(call, 1); }
+BOTH_WAYS(max_pool, pool<true>)
+BOTH_WAYS(average_pool, pool<false>)
 #endif

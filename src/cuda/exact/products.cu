@@ -195,8 +195,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
         gckpti_cp_async_commit();
         const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
-            UNROLL for (int p = 0; p < DEPTH; p++)
-            {
+            EVERY(p, DEPTH) {
                 if (p + 1 < DEPTH) {
                     const float *below = line + (p + 1) * PanelA::LINE;
                     fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
@@ -287,9 +286,8 @@ int processors_of(const gckpt_call *call)
 
 Product product_of(const gckpti_product *t, int mixed)
 {
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && wide(t->c) };
-    return q;
+    return { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+             t->n % 4 == 0 && wide(t->c) };
 }
 
 /* A gckpti_product_run. */

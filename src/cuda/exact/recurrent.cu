@@ -102,22 +102,8 @@ void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_f
     products(&plain, &t);
 }
 
-template <int GATES> Cells cells_of(const gckpt_call *call, gckpti_sequence *q)
+template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    *q = gckpti_sequence_of(call, 1);
-    Cells s = {};
-    s.rows = q->rows, s.steps = q->steps, s.units = q->units;
-    s.p = q->p->data, s.g = call->grad_out;
-    s.h0 = q->h0 ? q->h0->data : NULL, s.c0 = q->c0 ? q->c0->data : NULL;
-    s.aux = (float *)call->aux, s.out = call->out;
-    s.dp = q->p->grad, s.accumulate = q->p->accumulate;
-    return s;
-}
-
-template <int GATES> void cells_forward(const gckpt_call *call)
-{
-    gckpti_sequence q;
-    Cells s = cells_of<GATES>(call, &q);
     const int64_t n = s.rows * s.units;
     s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
@@ -130,10 +116,8 @@ template <int GATES> void cells_forward(const gckpt_call *call)
     }
 }
 
-template <int GATES> void cells_backward(const gckpt_call *call)
+template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    gckpti_sequence q;
-    Cells s = cells_of<GATES>(call, &q);
     const int64_t n = s.rows * s.units, links = s.rows * s.steps;
     s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
     const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
@@ -163,8 +147,17 @@ int64_t cells_room(const gckpt_call *call, int backward)
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
 }
 
-void gru_forward(const gckpt_call *call) { cells_forward<3>(call); }
-void gru_backward(const gckpt_call *call) { cells_backward<3>(call); }
-void lstm_forward(const gckpt_call *call) { cells_forward<4>(call); }
-void lstm_backward(const gckpt_call *call) { cells_backward<4>(call); }
+template <int GATES> void cells(const gckpt_call *call, bool backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    Cells s = {};
+    s.rows = q.rows, s.steps = q.steps, s.units = q.units;
+    s.p = q.p->data, s.g = call->grad_out;
+    s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
+    s.aux = (float *)call->aux, s.out = call->out;
+    s.dp = q.p->grad, s.accumulate = q.p->accumulate;
+    backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
+}
+BOTH_WAYS(gru, cells<3>)
+BOTH_WAYS(lstm, cells<4>)
 #endif

@@ -93,40 +93,26 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divide);
 }
 
-/* Of what is reduced, in its order: places in it as 0, in the result as 1. */
-Axes<int64_t> reduced_axes(const gckpti_axis_split &v)
+/* The last axis by lanes, another one row after row; backward each element gets what its sum, or
+ * mean, got. */
+template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
 {
-    gckpti_walk w;
+    const gckpt_arg *x = &call->in[0];
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
+    const float divide = MEAN ? (float)v.size : 1.0f;
+    gckpti_walk w; /* what is reduced, in its order: places in it as 0, in the result as 1 */
     gckpti_walk_begin(&w);
     gckpti_walk_axis(&w, v.inner, 1, 0);
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    return axes_of(&w);
+    if (backward && x->grad)
+        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divide, x->accumulate);
+    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
+        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
+    else if (!backward)
+        sums(call, axes_of(&w),
+             { NO_RULE, x->data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
-
-/* The last axis by lanes, another one row after row. */
-void reduce_forward(const gckpt_call *call, bool mean)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
-    float divide = mean ? (float)v.size : 1.0f;
-    if (axis == -1 || axis == call->in[0].shape.n - 1)
-        row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
-    else
-        sums(call, reduced_axes(v),
-             { NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
-}
-
-/* Each element of an axis gets what its sum, or mean, got. */
-void reduce_backward(const gckpt_call *call, bool mean)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (call->in[0].grad)
-        copy_axes(call, reduced_axes(v), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
-}
-
-void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
-void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
-void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
-void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
+BOTH_WAYS(sum, reduce<false>)
+BOTH_WAYS(mean, reduce<true>)

@@ -70,8 +70,12 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
     }
 }
 
-void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
+void rotary_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *in = &call->in[0];
+    const float *x = backward ? call->grad_out : in->data;
+    float *y = backward ? in->grad : call->out;
+    const int accumulate = backward && in->accumulate;
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
@@ -79,7 +83,9 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
     float *table = (float *)call->work;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->turned ? o->scale : 1.0f, direction, { 0 } };
+                 o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    if (!y)
+        return;
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
@@ -93,14 +99,4 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     if (turned < d && (x != y || accumulate)) /* columns that pass */
         copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
 }
-
-void rotary_forward(const gckpt_call *call)
-{
-    rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
-}
-
-void rotary_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
-}
+BOTH_WAYS(rotary, rotary_by)

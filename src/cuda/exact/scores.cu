@@ -112,11 +112,9 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
         Pack<float, 4> y[4];
         UNROLL for (int c = 0; c < 4; c++)
             y[c] = load<4>(b + 16 * c * ROW + e);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
+        EVERY(r, R) {
             const Pack<float, 4> x = load<4>(a + STEP * r * ROW + e);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
+            EVERY(k, 4) {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
                 block.link(s, k, r, x.v[k], z);
             }
@@ -166,8 +164,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
         Pack<float, 4> x[R];
         UNROLL for (int r = 0; r < R; r++)
             x[r] = load<4>(p + STEP * r * SCORES + j);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        EVERY(k, 4) {
             columns(y, v + (j + k) * ROW);
             UNROLL for (int r = 0; r < R; r++)
                 block.link(o, k, r, x[r].v[k], y);
@@ -176,13 +173,11 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
         block.turn(o, j);
-#pragma unroll
-        for (int k = 0; k < PAIR; k++) {
+        EVERY(k, PAIR) {
             if (j + k >= keys)
                 break;
             columns(y, v + (j + k) * ROW);
-#pragma unroll
-            for (int r = 0; r < R; r++) {
+            EVERY(r, R) {
                 float x = p[STEP * r * SCORES + j + k];
                 block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
             }

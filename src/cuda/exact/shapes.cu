@@ -21,8 +21,8 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
     gckpti_walk_axis(&w, p.n, 1, 1);
     gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
     Axes<int64_t> x = axes_of(&w);
-    swap_steps(&x, 0, 1);
-    swap_steps(&x, 1, 2);
+    std::swap(x.step[0], x.step[1]);
+    std::swap(x.step[1], x.step[2]);
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
@@ -88,25 +88,19 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-Axes<int64_t> permute_axes(const gckpt_call *call)
+void permute_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *in = &call->in[0];
     gckpti_walk w;
     gckpti_permute_walk(&w, call);
-    return axes_of(&w);
+    Axes<int64_t> x = axes_of(&w);
+    if (!backward)
+        return transpose(call, x, call->out, in->data, 0);
+    std::swap(x.step[0], x.step[1]);
+    if (in->grad)
+        transpose(call, x, in->grad, call->grad_out, in->accumulate);
 }
-
-void permute_forward(const gckpt_call *call)
-{
-    transpose(call, permute_axes(call), call->out, call->in[0].data, 0);
-}
-
-void permute_backward(const gckpt_call *call)
-{
-    Axes<int64_t> x = permute_axes(call);
-    swap_steps(&x, 0, 1);
-    if (call->in[0].grad)
-        transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
-}
+BOTH_WAYS(permute, permute_by)
 
 Part slice_part(const gckpt_call *call)
 {
@@ -114,13 +108,7 @@ Part slice_part(const gckpt_call *call)
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
     int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
-    Part p = { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
-    return p;
-}
-
-void slice_forward(const gckpt_call *call)
-{
-    copy_part(call, slice_part(call), FROM_PLACE, call->out, call->in[0].data, 0);
+    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
 /* d = s in the part, else `value`, in one pass. */
@@ -152,37 +140,32 @@ void spread(const gckpt_call *call, const Part &p, float *d, const float *s, flo
         RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
 }
 
-void slice_backward(const gckpt_call *call)
+void slice_by(const gckpt_call *call, bool backward)
 {
-    Part p = slice_part(call);
-    float *d = call->in[0].grad;
-    if (d && call->in[0].accumulate)
-        copy_part(call, p, TO_PLACE, d, call->grad_out, 1);
-    else if (d)
-        spread(call, p, d, call->grad_out, 0.0f);
+    const gckpt_arg *x = &call->in[0];
+    const Part p = slice_part(call);
+    if (!backward)
+        copy_part(call, p, FROM_PLACE, call->out, x->data, 0);
+    else if (x->grad && x->accumulate)
+        copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
+    else if (x->grad)
+        spread(call, p, x->grad, call->grad_out, 0.0f);
 }
+BOTH_WAYS(slice, slice_by)
 
-Part pad_part(const gckpt_call *call)
+void pad_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
     const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
-    Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
-    return p;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, o->axis);
+    const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
+    const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
+    if (!backward)
+        spread(call, p, call->out, x->data, o->value);
+    else if (x->grad)
+        copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
 }
-
-void pad_forward(const gckpt_call *call)
-{
-    spread(call, pad_part(call), call->out, call->in[0].data,
-           ((const gckpti_pad *)call->attributes)->value);
-}
-
-void pad_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        copy_part(call, pad_part(call), FROM_PLACE, call->in[0].grad, call->grad_out,
-                  call->in[0].accumulate);
-}
+BOTH_WAYS(pad, pad_by)
 
 void concat_by(const gckpt_call *call, bool backward)
 {
@@ -199,5 +182,4 @@ void concat_by(const gckpt_call *call, bool backward)
     }
 }
 
-void concat_forward(const gckpt_call *call) { concat_by(call, false); }
-void concat_backward(const gckpt_call *call) { concat_by(call, true); }
+BOTH_WAYS(concat, concat_by)

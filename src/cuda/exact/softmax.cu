@@ -65,7 +65,5 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
                  n, x->accumulate);
 }
 
-void softmax_forward(const gckpt_call *call) { softmax_by<false>(call, false); }
-void softmax_backward(const gckpt_call *call) { softmax_by<false>(call, true); }
-void log_softmax_forward(const gckpt_call *call) { softmax_by<true>(call, false); }
-void log_softmax_backward(const gckpt_call *call) { softmax_by<true>(call, true); }
+BOTH_WAYS(softmax, softmax_by<false>)
+BOTH_WAYS(log_softmax, softmax_by<true>)

@@ -24,9 +24,9 @@ __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, in
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
 
-template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float *low, float x)
+__device__ inline void add_term(bool lows, float *sum, float *low, float x)
 {
-    if (s.low)
+    if (lows) /* by ?: the address would put low in memory */
         gckpti_sum_add(sum, low, x);
     else
         gckpti_sum_add(sum, NULL, x);
@@ -52,7 +52,7 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
             for (int k = 0; k < 8; k++)
                 x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
             for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s, &sum, &low, x[k]);
+                add_term(s.low, &sum, &low, x[k]);
         }
         put_sum(s, c, sum, low);
     }
@@ -94,7 +94,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
 #pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
-            add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
+            add_term(s.low, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
             int column = along ? warp + SUM_WARPS * (k % 4) : lane;
             int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;

@@ -64,25 +64,16 @@ __global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int
     }
 }
 
-Image image_of(const gckpt_call *call)
+void upsample_by(const gckpt_call *call, bool backward)
 {
-    const int64_t *x = call->in[0].shape.d;
+    const gckpt_arg *x = &call->in[0];
+    const int64_t *in = x->shape.d, n = gckpti_elements(backward ? &x->shape : &call->shape);
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
-    Image s = { { x[1], x[2] }, { o->size[0], o->size[1] }, x[3], o->how };
-    return s;
+    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->how };
+    if (!backward)
+        RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
+    else if (x->grad)
+        RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-
-void upsample_forward(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->shape);
-    RUN_EACH(call, upsample_forward_kernel, n, image_of(call), call->in[0].data, call->out, n);
-}
-
-void upsample_backward(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->in[0].shape);
-    if (call->in[0].grad)
-        RUN_EACH(call, upsample_backward_kernel, n, image_of(call), call->in[0].grad,
-                 call->grad_out, n, call->in[0].accumulate);
-}
+BOTH_WAYS(upsample, upsample_by)
 #endif

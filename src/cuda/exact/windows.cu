@@ -140,8 +140,7 @@ template <bool DW, int BM, int THREADS> struct Met {
     {
         const int down = ky * (int)s.r[0].tap, across = kx * (int)s.r[1].tap;
         const int64_t on = pixel(s, 0, down, across) + channel;
-        UNROLL for (int i = 0; i < EACH; i++)
-        {
+        EVERY(i, EACH) {
             v[i] = 0.0f;
             if (!DW && p < left)
                 v[i] = met(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + on);
@@ -184,8 +183,7 @@ template <bool DW, bool END, int TM, int TN>
 __device__ __forceinline__ void chains(const Windows &s, int64_t m, int group, int n,
                                        float (*c)[TN])
 {
-    UNROLL for (int i = 0; i < TM; i++)
-    {
+    EVERY(i, TM) {
         const bool some = m + i < s.m && (END || s.accumulate || s.start);
         const int64_t row = !some ? 0 : DW ? (m + i) * s.all : Spotted(s, m + i).out(s);
         const int channel = group * s.columns + n;
@@ -226,8 +224,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
             a.read(s, unread);
             const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
                                   : (s.k - unread + p) * s.z.o;
-            UNROLL for (int j = 0; j < EACH; j++)
-            {
+            EVERY(j, EACH) {
                 const int link = UP ? p : p + j * (THREADS / BN),
                           on = UP ? j * (THREADS / DEEP) : 0;
                 const bool there = link < unread && n0 + n + on < s.columns;
@@ -282,11 +279,11 @@ void windows(const gckpt_call *call, gckpti_conv *conv)
         s.up ? windows_by<GCKPTI_CONV_UP>(call, s) : windows_by<GCKPTI_CONV_DOWN>(call, s);
 }
 
-void conv2d_forward(const gckpt_call *call) { gckpti_conv_by(call, 0, windows, NULL); }
-
-void conv2d_backward(const gckpt_call *call)
+void conv2d_by(const gckpt_call *call, bool backward)
 {
-    gckpti_conv_by(call, 1, windows, NULL);
-    bias_gradient(call);
+    gckpti_conv_by(call, backward, windows, NULL);
+    if (backward)
+        bias_gradient(call);
 }
+BOTH_WAYS(conv2d, conv2d_by)
 #endif
