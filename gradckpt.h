@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5291
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3701
+ *     >>kernels   what is done with an item, for each instruction set                         3715
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -29265,6 +29265,8 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
 {
     if (!e->recording.now)
         return;
+    if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
+        gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
@@ -36540,10 +36542,9 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *s, int words,
+                                                      uint16_t *d, int64_t row)
 {
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
@@ -36557,6 +36558,21 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
             _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
         }
 }
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
+                                                        int64_t row)
+{
+    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
+    gckpti_mixed_pack_a_as(s, words, d, row);
+}
+#if GCKPTI_AMX
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_amx(const gckpti_mixed_links *s, uint16_t *d,
+                                                       int64_t row)
+{
+    gckpti_mixed_pack_a_as(s, GCKPTI_WORDS_PAIRS, d, row);
+}
+#endif
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)
@@ -37959,7 +37975,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     gckpti_mixed_ready_amx,
     64,
-    gckpti_mixed_pack_a_bf16,
+    gckpti_mixed_pack_a_amx,
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
