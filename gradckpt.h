@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5292
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5291
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -26917,8 +26917,7 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     do { /* copies stand alone, but in a micro-batch that is one part */
         for (x = pc; x < end && !gckpti_gathers(e, &p->list[x]); x++)
             if (p->list[x].kind == GCKPT_REDUCE ? g->last && last
-                                                : copies && p->list[x].kind != GCKPT_HOLD &&
-                                                      p->list[x].kind > GCKPT_UPDATE)
+                                                : copies && p->list[x].kind > GCKPT_UPDATE)
                 break;
     } while (x < p->epilogue && !copies++);
     *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;

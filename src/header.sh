@@ -14,6 +14,7 @@
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
 # function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
+[ -f "$dir/ORDER" ] || { echo "src/header.sh: $dir has no ORDER: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
 {
     find "$dir"/* -type d -exec test -f '{}/ORDER' ';' -prune -o \
         '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print | sed "s,^$dir/,/ ," | sort

@@ -292,8 +292,7 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     do { /* copies stand alone, but in a micro-batch that is one part */
         for (x = pc; x < end && !gckpti_gathers(e, &p->list[x]); x++)
             if (p->list[x].kind == GCKPT_REDUCE ? g->last && last
-                                                : copies && p->list[x].kind != GCKPT_HOLD &&
-                                                      p->list[x].kind > GCKPT_UPDATE)
+                                                : copies && p->list[x].kind > GCKPT_UPDATE)
                 break;
     } while (x < p->epilogue && !copies++);
     *part = ((2 * e->step.leaf + g->last) * (int64_t)p->length + pc) * (int64_t)p->length + x;
