@@ -292,11 +292,15 @@ static void kept(void)
     REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 128 rows", gckpt_cache_window(of(2, 129, 4), 1000, 20));
     REFUSED(GCKPT_E_ARG, "keeps a window of 20 keys; attention to it needs", windows(3, 1000, 20, 0));
     REFUSED(GCKPT_E_ARG, "at most so many, not 21", windows(3, 1000, 20, 21));
+    REFUSED(GCKPT_E_ARG, "at most so many, not 1000", windows(3, 1000, 20, 1000));
     REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110", windows(110, 1000, 20, 20));
     REFUSED(GCKPT_E_ARG, "whose rows stand in no order", pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
+    gckpt_graph_free(graph);
+    graph = gckpt_graph_new(store, NULL); /* rows before a cache's, by either name of their axis */
+    CHECK(gckpt_shape_of(pair_of(of(2, 2, 4), cached(3, 6), -2)).d[1] == 8);
     gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
     CHECK(windows(3, 83, 20, 50) != NULL); /* keeps all of so few */
