@@ -599,6 +599,48 @@ static void user_ops(void)
     refused(__LINE__, gckpt_mean_squared_error(x, y), E_S, "(inputs relu #1, relu \"short\")");
 }
 
+/* A spread below 0 is the same one the other way round. */
+static void spreads(void)
+{
+    const gckpt_init up[2] = { { 0.5f, 0, 0 }, { 0, 0.5f, 0 } }, down[2] = { { -0.5f, 0, 0 }, { 0, -0.5f, 0 } };
+    for (int k = 0; k < 2; k++) {
+        gckpt_parameter a, b;
+        float drawn[5];
+        begin();
+        gckpt_param(g, "w", gckpt_shape1(5), up[k]);
+        CHECK(gckpt_store_get(s, 0, &a) == GCKPT_OK);
+        memcpy(drawn, a.values, sizeof drawn);
+        begin();
+        gckpt_param(g, "w", gckpt_shape1(5), down[k]);
+        CHECK(gckpt_store_get(s, 0, &b) == GCKPT_OK);
+        for (int i = 0; i < 5; i++)
+            CHECK_MSG(drawn[i] + b.values[i] == 0.0f && drawn[i] != 0.0f, "%g, %g", (double)drawn[i], (double)b.values[i]);
+    }
+}
+
+/* Attention whose values nobody wants any more: what it keeps for its backward alone. */
+static void aux_alone(void)
+{
+    float x[3][2 * 5 * 8], out[2 * 5 * 8], aux[2][2 * 5 * 2];
+    gckpti_attention o = { 2, 1, 0, 0, 0, 0, 0 };
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    for (int i = 0; i < 2 * 5 * 8; i++)
+        for (int k = 0; k < 3; k++)
+            x[k][i] = (float)((i * 37 + k * 11) % 23 - 11) / 9;
+    call.inputs = 3, call.rows = 2, call.threads = 1, call.plain = 1, call.training = 1;
+    call.attributes = &o;
+    call.shape = gckpt_shape3(2, 5, 8);
+    for (int k = 0; k < 3; k++)
+        call.in[k].shape = call.shape, call.in[k].data = x[k];
+    for (int k = 0; k < 2; k++) {
+        call.out = k ? NULL : out;
+        call.aux = aux[k];
+        gckpti_op_attention.forward(&call);
+    }
+    CHECK(!memcmp(aux[0], aux[1], sizeof aux[0]) && aux[0][3] != 0.0f);
+}
+
 /* ---- NULL for every object ---- */
 static size_t swallow(void *user, const void *bytes, size_t size)
 {
@@ -676,7 +718,17 @@ static void one_by_one(void)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
 
-    CHECK(!gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A); /* nothing is made of a graph that failed */
+    begin(); /* nothing is made of a graph that failed */
+    w = gckpt_param(g, "w", gckpt_shape1(2), ones());
+    const gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 2)), w)), 1, 0 };
+    gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL), untold = *p;
+    gckpt_usage usage;
+    untold.told = NULL; /* as of a table that does not tell */
+    CHECK(gckpt_plan_usage(p, 0, &usage) == GCKPT_OK && gckpt_plan_usage(&untold, 0, &usage) == E_A);
+    CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
+    gckpt_frontier_free(f);
+    gckpt_plan_free(p);
     CHECK(!gckpt_frontier_new(g, NULL, 0, NULL) && !gckpt_plan_read(g, nothing, NULL, NULL));
     SAID(g, E_A, "no axis 5");
 }
@@ -784,6 +836,8 @@ static void null_objects(void)
           gckpt_plan_write(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_save(NULL, "x") == E_A && gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
     CHECK(gckpt_plan_params(NULL, NULL) == E_A);
+    int64_t first = 1;
+    CHECK(gckpt_plan_share(NULL, 8, 0, &first) == 0 && first == 0);
 
     CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
     CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
@@ -2309,6 +2363,8 @@ int main(void)
     leaves();
     user_ops();
     one_by_one();
+    spreads();
+    aux_alone();
     null_ops();
     null_objects();
     feeds();
