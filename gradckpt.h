@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5291
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3701
+ *     >>kernels   what is done with an item, for each instruction set                         3715
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -14273,8 +14273,8 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
+    uint16_t a[(M + N) * K], *const b = a + M * K;
+    float c[M * N], start[M * N], room[ROOM] GCKPTI_ALIGNED, f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -14290,8 +14290,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
-    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    for (int i = 0; i < (M + N) * K; i++)
+        f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
+    t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
     t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
@@ -14303,7 +14304,6 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
-    float start[M * N];
     memcpy(start, c, sizeof start);
     gckpti_mixed_piece(&s.by, &all, room, ROOM);
     for (int i = 0; i < M * N; i++) {
@@ -29265,6 +29265,8 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
 {
     if (!e->recording.now)
         return;
+    if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
+        gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
@@ -36540,10 +36542,9 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *s, int words,
+                                                      uint16_t *d, int64_t row)
 {
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
@@ -36557,6 +36558,21 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
             _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
         }
 }
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
+                                                        int64_t row)
+{
+    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
+    gckpti_mixed_pack_a_as(s, words, d, row);
+}
+#if GCKPTI_AMX
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_amx(const gckpti_mixed_links *s, uint16_t *d,
+                                                       int64_t row)
+{
+    gckpti_mixed_pack_a_as(s, GCKPTI_WORDS_PAIRS, d, row);
+}
+#endif
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)
@@ -37959,7 +37975,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     gckpti_mixed_ready_amx,
     64,
-    gckpti_mixed_pack_a_bf16,
+    gckpti_mixed_pack_a_amx,
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
