@@ -460,15 +460,8 @@ static void test_refusals(void)
     gckpt_parallel(NULL, 5, 1, NULL, NULL);
     gckpt_product(NULL, NULL);
     gckpt_call call;
-    float c = 7;
     memset(&call, 0, sizeof call);
-    gckpt_product_desc none = { .m = 1, .n = 1, .k = 0, .c = &c, .c_row = 1, .c_col = 1 };
-    gckpt_product(&call, NULL);
-    none.m = 0;
-    gckpt_product(&call, &none);
-    none.m = 1, none.n = 0;
-    gckpt_product(&call, &none);
-    CHECK(c == 7.0f); /* of no rows, of no columns: nothing is written */
+    gckpt_product(&call, NULL); /* nothing is done */
     CHECK(gckpt_product_work(NULL, 1000, 1000, 1000) == 0);
     CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
 }

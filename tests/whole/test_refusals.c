@@ -682,7 +682,7 @@ static void one_by_one(void)
     REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
     REFUSED(E_A, "upsample: 3 x 0", gckpt_upsample(f4(1, 2, 2, 1), 3, 0, GCKPT_NEAREST));
     REFUSED(E_A, "running \"\": momentum 2 must be", gckpt_running(g, NULL, gckpt_shape1(2), ones(), 2));
-    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [1,4]", gckpt_groupnorm(f2(2, 4), 2, f2(1, 4), NULL));
+    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL));
     REFUSED(E_S, "batchnorm: x [2,4] needs a variance of [4], not [5]",
             gckpt_batchnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 4)), NULL, NULL,
                             gckpt_running(g, "mean", gckpt_shape1(4), ones(), 0.1f),
@@ -696,7 +696,7 @@ static void one_by_one(void)
     REFUSED(E_S, "max_pool: the result [1,3,", gckpt_max_pool(f3(1, 1, (int64_t)(SIZE_MAX / 128)), WINDOW(.size = { 0, 3 }, .stride = { 0, 1 }, .padding = { 0, 2 })));
     REFUSED(E_A, "output_padding -1 x 0", gckpt_conv2d_transposed(f4(1, 4, 4, 2), f4(3, 3, 5, 2), NULL, WINDOW(.output_padding = { -1, 0 })));
     REFUSED(E_S, "too large a result", gckpt_conv2d_transposed(f4(1, 1, 1, 1), f4((1 << 25) + 2, 1, 1, 1), NULL, WINDOW(.dilation = { 0x7fffffff, 1 })));
-    REFUSED(E_S, "needs a bias of shape [4], not [1,4]", gckpt_conv2d(f4(1, 4, 4, 2), f4(3, 3, 2, 4), f2(1, 4), NULL));
+    REFUSED(E_S, "needs a bias of shape [4], not [4,1]", gckpt_conv2d(f4(1, 4, 4, 2), f4(3, 3, 2, 4), f2(4, 1), NULL));
     REFUSED(E_A, "conv2d: input 1 is NULL", gckpt_conv2d(f4(1, 4, 4, 2), NULL, NULL, NULL));
     REFUSED(E_A, "conv2d: input 1 is NULL", gckpt_conv1d(f3(1, 5, 2), NULL, NULL, NULL));
     REFUSED(E_S, "in 1 groups needs a w with 2 as axis 2", gckpt_conv1d(f3(1, 5, 2), f3(3, 3, 4), NULL, NULL));
