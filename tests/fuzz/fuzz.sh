@@ -28,7 +28,7 @@ seconds=$1
 case $seconds in
 keep) ;;
 '' | *[!0-9]*)
-    sed -n 's/^# \{0,1\}//; 2,12p' "$0"
+    sed -n 's/^# \{0,1\}//; 2,10p' "$0"
     exit 2 ;;
 esac
 shift
