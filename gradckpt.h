@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5291
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3701
+ *     >>kernels   what is done with an item, for each instruction set                         3702
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -13215,7 +13215,7 @@ typedef struct {
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
- * columns at a time (panels of b may be wider: b_row); how words of b are packed. */
+ * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -13237,7 +13237,7 @@ typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
     int64_t align;
-    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
+    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
@@ -14171,7 +14171,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
@@ -14273,8 +14273,8 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
+    uint16_t a[(M + N) * K], *const b = a + M * K;
+    float c[M * N], start[M * N], room[ROOM] GCKPTI_ALIGNED, f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -14290,8 +14290,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
-    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    for (int i = 0; i < (M + N) * K; i++)
+        f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
+    t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
     t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
@@ -14303,7 +14304,6 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
-    float start[M * N];
     memcpy(start, c, sizeof start);
     gckpti_mixed_piece(&s.by, &all, room, ROOM);
     for (int i = 0; i < M * N; i++) {
@@ -26907,7 +26907,7 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue, x = pc, copies = pc > p->body || e->offload.pending;
+    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
@@ -29265,6 +29265,8 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
 {
     if (!e->recording.now)
         return;
+    if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
+        gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
@@ -36196,9 +36198,12 @@ GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t 
     return x;
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+/* Words are pairs, of both. */
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
+                                          int64_t row)
 {
     const gckpti_factor *x = s->x;
+    (void)words;
     int64_t p = s->p, links;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
@@ -36226,7 +36231,6 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
     }
 }
 
-/* Words are pairs. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
@@ -36540,10 +36544,9 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
 {
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
@@ -37364,7 +37367,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gck
     t.k = k;
     const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
     if (a)
-        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
+        by->pack_a(&s, by->tiles[0].words, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
 }

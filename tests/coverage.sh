@@ -101,10 +101,13 @@ shimmed()
 {
     command -v g++ > /dev/null || return 0
     shim="-ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I."
-    run g++ -std=c++17 -O1 $shim -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o build/cuda.o || return
-    for name in test_cuda cuda_fast; do
-        run counting -O1 -std=gnu99 -w $shim -Isrc -Itests tests/cuda/$name.c build/cuda.o build/rooms.a -lstdc++ -lm \
-            -lpthread -o build/$name && run env CUDA_SHIM_SCHEDULE=1 CUDA_SHIM_LAZY=1 build/$name 1 1
+    cxx="g++ -std=c++17 -O1 $shim -include tests/cuda/cuda_shim.h"
+    run $cxx -x c++ -c gradckpt_cuda.cu -o build/cuda.o &&
+        run $cxx -Itests/cuda -c tests/cuda/nccl_engine.cpp -o build/nccl_engine.o || return
+    for name in test_cuda cuda_fast nccl_ranks; do
+        run counting -O1 -std=gnu99 -w $shim -Isrc -Itests -DGRADCKPT_IMPLEMENTED tests/cuda/$name.c build/cuda.o \
+            build/nccl_engine.o build/rooms.a -lstdc++ -lm -lpthread -o build/$name &&
+            run env CUDA_SHIM_SCHEDULE=1 CUDA_SHIM_LAZY=1 build/$name 1 1
     done
 }
 

@@ -269,7 +269,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
@@ -371,8 +371,8 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[M * K], b[N * K];
-    float c[M * N], room[ROOM] GCKPTI_ALIGNED, x_a[M * K], x_b[N * K];
+    uint16_t a[(M + N) * K], *const b = a + M * K;
+    float c[M * N], start[M * N], room[ROOM] GCKPTI_ALIGNED, f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -388,8 +388,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
-    gckpti_from_bf16s(a, x_a, M * K), gckpti_from_bf16s(b, x_b, N * K);
-    t.a.f32 = x_a, t.b.f32 = x_b, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
+    for (int i = 0; i < (M + N) * K; i++)
+        f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
+    t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
     t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
     const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     gckpti_mixed_job s;
@@ -401,7 +402,6 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
-    float start[M * N];
     memcpy(start, c, sizeof start);
     gckpti_mixed_piece(&s.by, &all, room, ROOM);
     for (int i = 0; i < M * N; i++) {

@@ -281,10 +281,9 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
 {
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;

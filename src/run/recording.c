@@ -94,6 +94,8 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
 {
     if (!e->recording.now)
         return;
+    if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
+        gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;

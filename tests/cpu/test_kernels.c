@@ -1433,18 +1433,28 @@ static void off_narrow(const float *x, uint16_t *y, int64_t n)
 /* Links of a product from the last to the first: other sums. */
 static gckpti_factor turned(const gckpti_mixed_links *s)
 {
+    static uint16_t halves[16 * 64];
+    static float floats[16 * 64];
     gckpti_factor x = *s->x;
-    x.bf16 += (s->t->k - 1) * x.step;
-    x.step = -x.step;
+    const int64_t k = s->t->k, lanes = s->x == &s->t->a ? s->t->m : s->t->n;
+    for (int64_t i = 0; CHECK(lanes <= 16 && k <= 64 && x.row == k && x.step == 1) && i < lanes; i++)
+        for (int64_t p = 0; p < k; p++) {
+            if (x.bf16)
+                halves[i * k + p] = x.bf16[i * k + k - 1 - p];
+            else
+                floats[i * k + p] = x.f32[i * k + k - 1 - p];
+        }
+    x.bf16 = x.bf16 ? halves : NULL;
+    x.f32 = floats;
     return x;
 }
 
-static void turned_a(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+static void turned_a(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row)
 {
     gckpti_mixed_links other = *s;
     const gckpti_factor x = turned(s);
     other.x = &x;
-    right->mixed->pack_a(&other, d, row);
+    right->mixed->pack_a(&other, words, d, row);
 }
 
 static void turned_b(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width)

@@ -304,8 +304,7 @@ int __wrap_close(int fd) { return fd < HELD_FIRST ? __real_close(fd) : 0; }
 
 FILE *__wrap_fdopen(int fd, const char *mode)
 {
-    return fd < HELD_FIRST ? __real_fdopen(fd, mode)
-                           : held_stream_of(&held[fd - HELD_FIRST], mode);
+    return fd < HELD_FIRST ? __real_fdopen(fd, mode) : held_stream_of(&held[fd - HELD_FIRST], mode);
 }
 
 static int held_stat(const held_file *f, struct stat *is)

@@ -459,6 +459,9 @@ static void test_refusals(void)
     float x = 2, y = 3;
     gckpt_parallel(NULL, 5, 1, NULL, NULL);
     gckpt_product(NULL, NULL);
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    gckpt_product(&call, NULL); /* nothing is done */
     CHECK(gckpt_product_work(NULL, 1000, 1000, 1000) == 0);
     CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
 }

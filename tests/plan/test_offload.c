@@ -646,6 +646,59 @@ static void abandoned(void)
 }
 
 /* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
+/* Memory of a backend's own, copied by the program through the host: each copy is waited for at once. */
+static void by_the_host(void)
+{
+    gckpt_feed feeds[NET_FEEDS];
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = gpt_desc;
+    d.mode = GCKPT_STORE_ALL;
+    d.budget = 0;
+    gckpt_plan *p = gpt(4, &d);
+    const uint64_t want = p ? train(p, NULL, 0, 0) : 0;
+    rig_free(NULL, p, net.g, net.s);
+    d = gpt_desc;
+    d.backend = &dev.b;
+    for (int k = 0; k < 4; k++) {
+        p = gpt(2, &d);
+        gckpt_exec_desc x = { .backend = &dev.b, .offload = slow_offload, .reload = slow_reload, .wait = slow_wait,
+                              .user = &far, .debug = k == 1 ? GCKPT_DEBUG_RECOMPUTE : 0 };
+        copier_open(0, gckpt_plan_offloaded(p));
+        if (k < 2)
+            CHECK_MSG(train(p, &x, 0, 0) == want && copier.waits > 0, "through the host, way %d: other bits", k);
+        gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+        const uint64_t before = gckpt_store_hash(net.s);
+        fill(NULL, 0, feeds);
+        CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
+        while (k > 2 && gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
+            gckpt_run_some(e, 1, NULL);
+        copier.fail_at = k > 1; /* the first that goes out, then the first that comes back */
+        const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
+        CHECK_MSG(result == (k > 1 ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(e));
+        CHECK(k < 2 || (strstr(gckpt_error_text(e), k > 2 ? "reload" : "offload") && gckpt_store_hash(net.s) == before));
+        copier_close();
+        if (k < 2) /* all of it was needed */
+            far_close();
+        rig_free(e, p, net.g, net.s);
+    }
+}
+
+/* What needs the host within a micro-batch is not repeated: updates; nor is anything by who cannot say that it is
+ * recorded. */
+static void not_repeated(void)
+{
+    gckpt_backend silent = dev.lazy;
+    silent.recorded = NULL;
+    for (int k = 0; k < 2; k++) {
+        const gckpt_plan_desc d = { .backend = &dev.lazy, .batch = 4, .update_in_backward = !k };
+        gckpt_plan *p = gpt(4, &d);
+        gckpt_exec_desc x = { .backend = k ? &silent : &dev.lazy };
+        dev.asked = 0;
+        CHECK(p && train(p, &x, 0, 0) != 0 && dev.asked == 0);
+        rig_free(NULL, p, net.g, net.s);
+    }
+}
+
 static void failures(void)
 {
     gckpt_feed feeds[NET_FEEDS];
@@ -1367,6 +1420,8 @@ int main(int argc, char **argv)
         beside();
         reload_last();
         abandoned();
+        by_the_host();
+        not_repeated();
         failures();
     }
     refusals();

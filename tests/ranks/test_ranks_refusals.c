@@ -84,7 +84,10 @@ static void test_engines(void)
     refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &right, .fast_reduce = 1 }), &m,
             "all_reduce");
     refused(gckpt_exec_new(p, alone.s, NULL), &alone, "2 ranks");
+    model state = build(2, GCKPT_SHARD_STATE);
+    refused(gckpt_exec_new(p, state.s, NULL), &state, "2 ranks and shard 0, the store is for 2 and 1");
     gckpt_plan_free(p);
+    end(&state);
     end(&m);
     end(&alone);
 }
@@ -115,6 +118,18 @@ static void test_one_process_only(void)
     CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
+    int seen[64] = { 0 }; /* gckpt_next tells each instruction before it runs, in each micro-batch */
+    gckpt_instruction next, at;
+    gckpt_usage u;
+    CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK && gckpt_plan_length(p) <= 64);
+    do {
+        next = gckpt_next(e);
+        for (int i = 0; gckpt_plan_get(p, i, &at) == GCKPT_OK && i < 64; i++)
+            seen[i] += at.kind == next.kind && at.id == next.id;
+    } while (gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
+    for (int i = 0; gckpt_plan_usage(p, i, &u) == GCKPT_OK && i < 64; i++)
+        CHECK_MSG(seen[i] == (u.once ? 1 : 2), "instruction %d: told %d times", i, seen[i]);
+    CHECK(gckpt_error(e) == GCKPT_OK && gckpt_next(e).id == -1);
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
@@ -144,6 +159,8 @@ static void test_gathers_alone(void)
     CHECK(!memcmp(values, w.values, sizeof values));
     CHECK(gckpt_gather_hash(e, &hash) == GCKPT_OK && hash == gckpt_store_hash(m.s));
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
+    fails(gckpt_gather_values(e, -1, values), GCKPT_E_ARG, e, "index -1");
+    CHECK(gckpt_exec_sent(e) == 0 && gckpt_exec_sent(NULL) == 0);
     CHECK(gckpt_gather_hash(NULL, &hash) == GCKPT_E_ARG && gckpt_gather_values(NULL, 0, values) == GCKPT_E_ARG);
     gckpt_exec_free(e);
     gckpt_plan_free(p);

@@ -119,14 +119,21 @@ static void apart(void)
 
 /* ---- caches of another executor ---- */
 /* Caches (6,8,C) of a batch of 3 rows or 6. */
-static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of)
+static gckpt_kernel finds_none(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context, (void)op, (void)kind;
+    return NULL;
+}
+static const gckpt_backend elsewhere = { .name = "elsewhere", .find = finds_none };
+
+static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, const gckpt_backend *backend)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
     gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
     gckpt_pick pick = { gckpt_attention(q, k, k, HEADS, 1), 0 };
-    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
-    gckpt_exec_desc desc = { .caches_of = caches_of };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .backend = backend };
+    gckpt_exec_desc desc = { .caches_of = caches_of, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
     rig_free(NULL, p, g, NULL);
@@ -160,8 +167,11 @@ static void sharing(void)
         gckpt_exec_free(e);
         talk_end(&r);
     }
-    gckpt_exec *of_three = merged(s, 3, NULL), *same = merged(s, 3, of_three);
-    CHECK(of_three && same && !merged(s, 6, of_three) && says(s, "desc.caches_of has other caches"));
+    gckpt_exec *of_three = merged(s, 3, NULL, NULL), *same = merged(s, 3, of_three, NULL);
+    CHECK(of_three && same && !merged(s, 6, of_three, NULL) && says(s, "desc.caches_of has other caches"));
+    CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
+    gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
+    CHECK(gckpt_error(s) == GCKPT_OK); /* but for whose they are it is right */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
     /* one that shares what another shares; the one in between may go */
@@ -292,11 +302,15 @@ static void kept(void)
     REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 128 rows", gckpt_cache_window(of(2, 129, 4), 1000, 20));
     REFUSED(GCKPT_E_ARG, "keeps a window of 20 keys; attention to it needs", windows(3, 1000, 20, 0));
     REFUSED(GCKPT_E_ARG, "at most so many, not 21", windows(3, 1000, 20, 21));
+    REFUSED(GCKPT_E_ARG, "at most so many, not 1000", windows(3, 1000, 20, 1000));
     REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110", windows(110, 1000, 20, 20));
     REFUSED(GCKPT_E_ARG, "whose rows stand in no order", pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
+    gckpt_graph_free(graph);
+    graph = gckpt_graph_new(store, NULL); /* rows before a cache's, by either name of their axis */
+    CHECK(gckpt_shape_of(pair_of(of(2, 2, 4), cached(3, 6), -2)).d[1] == 8);
     gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
     CHECK(windows(3, 83, 20, 50) != NULL); /* keeps all of so few */

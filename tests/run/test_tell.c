@@ -300,6 +300,33 @@ static void test_profile(gckpt_mode mode, int64_t micro)
     drop(&plain);
 }
 
+/* Steps that do not end well: what is cancelled is no step, what is skipped is one. */
+static int stops(void *user, const gckpt_progress *p)
+{
+    (void)user, (void)p;
+    return 1;
+}
+static void test_profile_unfinished(void)
+{
+    static float bad[ROWS * IN];
+    for (int k = 0; k < 2; k++) {
+        net m;
+        profile t;
+        gckpt_feed f[3];
+        const gckpt_exec_desc x = { .progress = k ? NULL : stops, .skip_nonfinite = k };
+        graph(&m, 2);
+        plan(&m, (gckpt_plan_desc){ .mode = GCKPT_AUTO }, &x);
+        const int n = feed(&m, f);
+        const uint64_t hash = gckpt_store_hash(m.s);
+        bad[1] = (float)NAN;
+        f[0].data = k ? bad : f[0].data;
+        gckpt_profile *p = opened(&t, &m);
+        CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == (k ? GCKPT_SKIPPED : GCKPT_CANCELLED));
+        CHECK(p->steps == k && gckpt_store_hash(m.s) == hash);
+        drop(&m);
+    }
+}
+
 static void test_profile_refused(void)
 {
     net m;
@@ -387,6 +414,7 @@ int main(void)
         for (int64_t micro = 2; micro <= ROWS; micro += micro == 3 ? 3 : 1)
             test_profile(modes[k], micro);
     test_profile_refused();
+    test_profile_unfinished();
     test_recomputed();
     return check_report("test_tell");
 }

@@ -432,8 +432,9 @@ static void constants(void)
     copy.block = NULL; /* as a constant */
     gckpt_plan_free(&copy);
     CHECK(run(&copy, 0, NULL) == run(p, 0, NULL));
-    for (int i = 0; i < 6; i++) {
-        static const char *const text[6] = { "another version", "another version", "hash", "hash", "threads", "alignment" };
+    for (int i = 0; i < 8; i++) {
+        static const char *const text[8] = { "another version", "another version", "hash", "hash", "threads", "alignment",
+                                             "1025 threads", "alignment 48" };
         copy = *p;
         copy.format += i == 0;
         copy.contract += i == 1;
@@ -444,8 +445,8 @@ static void constants(void)
         for (size_t k = 0; i == 3 && k < p->node_count; k++)
             if (nodes[k].op == &gckpti_op_tanh)
                 nodes[k].op = &gckpti_op_sigmoid;
-        copy.threads = i == 4 ? 0 : copy.threads;
-        copy.alignment = i == 5 ? 3 : copy.alignment;
+        copy.threads = i == 4 ? 0 : i == 6 ? 1025 : copy.threads;
+        copy.alignment = i == 5 ? 3 : i == 7 ? 48 : copy.alignment;
         CHECK(!gckpt_exec_new(&copy, n.s, NULL) && gckpt_error(n.s) == GCKPT_E_ARG);
         CHECK_MSG(strstr(gckpt_error_text(n.s), text[i]) && strstr(gckpt_error_text(n.s), "print it again"), "%s",
                   gckpt_error_text(n.s));

@@ -259,10 +259,11 @@ static void layers(void)
                                                 { 2, 0, 1, NULL, 0, NAN, 0 }, { 2, 0, 1, NULL, 0, INFINITY, 0 },
                                                 { 2, 0, 1, NULL, 0, 0, -0.5f }, { 2, 0, 1, NULL, 0, 0, NAN },
                                                 { 2, 0, 1, NULL, 0, 1e-31f, 0 }, { 2, 0, 1, NULL, 0, 1e31f, 0 },
-                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f }, { 2, 0, 1, NULL, 0, 1e30f, 1e-9f } };
+                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f }, { 2, 0, 1, NULL, 0, 1e30f, 1e-9f },
+                                                { 2, 0, 1, NULL, 0, 0, INFINITY } };
     static const char *const why[] = { "a window of 3 keys without causal", "a window of -1 keys;", "2147483648 keys;", "cap -1,",
                                        "cap nan", "cap inf", "scale -0.5;", "scale nan;", "1e-30 to 1e30, or 0: none", "cap 1e31,",
-                                       "scale / cap one with all digits", "scale 1e-9;" };
+                                       "scale / cap one with all digits", "scale 1e-9;", "scale inf;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         REFUSED(E_A, why[i], gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
     static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f };
@@ -457,6 +458,11 @@ static gckpt_result one_more_axis(gckpt_call *call)
     call->shape.d[1] = 1;
     return GCKPT_OK;
 }
+static gckpt_result no_axes(gckpt_call *call)
+{
+    call->shape.n = 0;
+    return GCKPT_OK;
+}
 static void copies(const gckpt_call *call)
 {
     memcpy(call->out, call->in[0].data, (size_t)(call->rows * 3) * sizeof(float));
@@ -570,6 +576,11 @@ static void user_ops(void)
     gckpt_tensor *x = f1(3);
     refused(__LINE__, gckpt_apply(&plain, &x, 1, NULL, 4), E_A, "a: 4 bytes of attributes at NULL");
     begin();
+    gckpt_tensor *many[GCKPT_MAX_INPUTS + 1];
+    for (int i = 0; i <= GCKPT_MAX_INPUTS; i++)
+        many[i] = f1(3);
+    refused(__LINE__, gckpt_apply(&plain, many, GCKPT_MAX_INPUTS + 1, NULL, 0), E_A, "and 1 to 8 inputs");
+    begin();
     x = f1(3);
     CHECK(gckpt_apply(&plain, &x, 1, &word, sizeof word) && gckpt_error(g) == GCKPT_OK);
     REFUSED(E_S, "mine: shapes do not fit (inputs constant \"c", apply_rule(no_shape));
@@ -578,7 +589,7 @@ static void user_ops(void)
     REFUSED(E_S, "does not fit; at most", apply_rule(huge_shape));
     REFUSED(E_S, "does not fit", apply_rule(huge_aux));
     CHECK(gckpt_fail(NULL, GCKPT_E_DATA, "nowhere to tell") == GCKPT_E_DATA);
-    CHECK(!mixing(same_shape) && mixing(grows) && mixing(pairs) && mixing(one_more_axis));
+    CHECK(!mixing(same_shape) && mixing(grows) && mixing(pairs) && mixing(one_more_axis) && mixing(no_axes));
     TAKEN(gckpt_name(f1(3), "three"));
     begin();
     x = gckpt_relu(f1(3));
@@ -586,6 +597,48 @@ static void user_ops(void)
     gckpt_tensor *y = gckpt_relu(f1(2));
     gckpt_name(y, "short");
     refused(__LINE__, gckpt_mean_squared_error(x, y), E_S, "(inputs relu #1, relu \"short\")");
+}
+
+/* A spread below 0 is the same one the other way round. */
+static void spreads(void)
+{
+    const gckpt_init up[2] = { { 0.5f, 0, 0 }, { 0, 0.5f, 0 } }, down[2] = { { -0.5f, 0, 0 }, { 0, -0.5f, 0 } };
+    for (int k = 0; k < 2; k++) {
+        gckpt_parameter a, b;
+        float drawn[5];
+        begin();
+        gckpt_param(g, "w", gckpt_shape1(5), up[k]);
+        CHECK(gckpt_store_get(s, 0, &a) == GCKPT_OK);
+        memcpy(drawn, a.values, sizeof drawn);
+        begin();
+        gckpt_param(g, "w", gckpt_shape1(5), down[k]);
+        CHECK(gckpt_store_get(s, 0, &b) == GCKPT_OK);
+        for (int i = 0; i < 5; i++)
+            CHECK_MSG(drawn[i] + b.values[i] == 0.0f && drawn[i] != 0.0f, "%g, %g", (double)drawn[i], (double)b.values[i]);
+    }
+}
+
+/* Attention whose values nobody wants any more: what it keeps for its backward alone. */
+static void aux_alone(void)
+{
+    float x[3][2 * 5 * 8], out[2 * 5 * 8], aux[2][2 * 5 * 2];
+    gckpti_attention o = { 2, 1, 0, 0, 0, 0, 0 };
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    for (int i = 0; i < 2 * 5 * 8; i++)
+        for (int k = 0; k < 3; k++)
+            x[k][i] = (float)((i * 37 + k * 11) % 23 - 11) / 9;
+    call.inputs = 3, call.rows = 2, call.threads = 1, call.plain = 1, call.training = 1;
+    call.attributes = &o;
+    call.shape = gckpt_shape3(2, 5, 8);
+    for (int k = 0; k < 3; k++)
+        call.in[k].shape = call.shape, call.in[k].data = x[k];
+    for (int k = 0; k < 2; k++) {
+        call.out = k ? NULL : out;
+        call.aux = aux[k];
+        gckpti_op_attention.forward(&call);
+    }
+    CHECK(!memcmp(aux[0], aux[1], sizeof aux[0]) && aux[0][3] != 0.0f);
 }
 
 /* ---- NULL for every object ---- */
@@ -613,6 +666,71 @@ static double no_clock(void *user)
 {
     (void)user;
     return 0;
+}
+
+/* Lists of conditions by the one that the cases above leave to another. */
+static void one_by_one(void)
+{
+#define WINDOW(...) &(const gckpt_window){ __VA_ARGS__ }
+    const int64_t far = INT64_C(1) << 32;
+    REFUSED(E_S, "linear_cross_entropy: x [], w [7,5]", gckpt_linear_cross_entropy(f0(), f2(7, 5), i1(2)));
+    REFUSED(E_A, "linear_cross_entropy: input 1 is NULL", gckpt_linear_cross_entropy(f2(2, 5), NULL, i1(2)));
+    REFUSED(E_A, "linear_cross_entropy: input 2 is NULL", gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), NULL));
+    REFUSED(E_S, "weights [] must have the first axes", gckpt_mean_squared_error_with(f2(2, 3), f2(2, 3), f0()));
+    REFUSED(E_S, "gather: x [2,3,4], index [3,2]", gckpt_gather(f3(2, 3, 4), i2(3, 2)));
+    REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, 0));
+    REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
+    REFUSED(E_A, "upsample: 3 x 0", gckpt_upsample(f4(1, 2, 2, 1), 3, 0, GCKPT_NEAREST));
+    REFUSED(E_A, "running \"\": momentum 2 must be", gckpt_running(g, NULL, gckpt_shape1(2), ones(), 2));
+    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL));
+    REFUSED(E_S, "batchnorm: x [2,4] needs a variance of [4], not [5]",
+            gckpt_batchnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 4)), NULL, NULL,
+                            gckpt_running(g, "mean", gckpt_shape1(4), ones(), 0.1f),
+                            gckpt_running(g, "variance", gckpt_shape1(5), ones(), 0.1f)));
+    REFUSED(E_S, "gru: x wx [4,2,15] and wh [5,15,1]", gckpt_gru(f3(4, 2, 3), f2(3, 15), NULL, f3(5, 15, 1), NULL, NULL));
+    REFUSED(E_A, "linear: input 0 is NULL", gckpt_lstm(NULL, f2(3, 20), f2(5, 20), NULL, f2(4, 5), NULL));
+
+    REFUSED(E_S, "max_pool: window.size 2, stride 2, padding -1", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .padding = { -1, 0 })));
+    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .dilation = { 2, 1 })));
+    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .output_padding = { 1, 0 })));
+    REFUSED(E_S, "max_pool: the result [1,3,", gckpt_max_pool(f3(1, 1, (int64_t)(SIZE_MAX / 128)), WINDOW(.size = { 0, 3 }, .stride = { 0, 1 }, .padding = { 0, 2 })));
+    REFUSED(E_A, "output_padding -1 x 0", gckpt_conv2d_transposed(f4(1, 4, 4, 2), f4(3, 3, 5, 2), NULL, WINDOW(.output_padding = { -1, 0 })));
+    REFUSED(E_S, "too large a result", gckpt_conv2d_transposed(f4(1, 1, 1, 1), f4((1 << 25) + 2, 1, 1, 1), NULL, WINDOW(.dilation = { 0x7fffffff, 1 })));
+    REFUSED(E_S, "needs a bias of shape [4], not [4,1]", gckpt_conv2d(f4(1, 4, 4, 2), f4(3, 3, 2, 4), f2(4, 1), NULL));
+    REFUSED(E_A, "conv2d: input 1 is NULL", gckpt_conv2d(f4(1, 4, 4, 2), NULL, NULL, NULL));
+    REFUSED(E_A, "conv2d: input 1 is NULL", gckpt_conv1d(f3(1, 5, 2), NULL, NULL, NULL));
+    REFUSED(E_S, "in 1 groups needs a w with 2 as axis 2", gckpt_conv1d(f3(1, 5, 2), f3(3, 3, 4), NULL, NULL));
+    TAKEN(gckpt_conv2d(f4(1, 4, 4, 2), gckpt_relu(gckpt_input(g, "w", GCKPT_F32, gckpt_shape4(3, 3, 2, 4))), NULL, NULL));
+    begin(); /* a window may say for both axes what it says for the one of a signal */
+    CHECK(gckpt_shape_of(gckpt_conv1d(f3(1, 5, 2), f3(3, 2, 4), NULL, WINDOW(.padding = { 1, 1 }))).d[1] == 5);
+#undef WINDOW
+
+    const gckpt_rotary_desc plain = { .heads = 2 }, less = { .heads = 2, .scale = 0.5f }, endless = { .heads = 2, .scale = INFINITY };
+    REFUSED(E_A, "rotary: scale inf must be positive", gckpt_rotary_with(f3(2, 3, 8), &endless));
+    begin();
+    CHECK(gckpt_rotary_with(f3(2, 3, 8), &less)->attribute_bytes > gckpt_rotary_with(f3(2, 3, 8), &plain)->attribute_bytes);
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(9, 4), 2) && g->positions == 7); /* the shortest table's */
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(8, 4), 2) && g->positions == 6);
+    CHECK(gckpt_positions_at(f3(1, 3, 4), f2(12, 4), 2) && g->positions == 6);
+    begin(); /* what has no axis has no rows, either */
+    CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes & GCKPTI_ALWAYS);
+    begin(); /* a condition that is a parameter gets no gradient */
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
+    CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
+
+    begin(); /* nothing is made of a graph that failed */
+    w = gckpt_param(g, "w", gckpt_shape1(2), ones());
+    const gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 2)), w)), 1, 0 };
+    gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL), untold = *p;
+    gckpt_usage usage;
+    untold.told = NULL; /* as of a table that does not tell */
+    CHECK(gckpt_plan_usage(p, 0, &usage) == GCKPT_OK && gckpt_plan_usage(&untold, 0, &usage) == E_A);
+    CHECK(f && !gckpt_slice(f1(3), 5, 0, 1) && gckpt_error(g) == E_A && !gckpt_frontier_plan(f, 0));
+    gckpt_frontier_free(f);
+    gckpt_plan_free(p);
+    CHECK(!gckpt_frontier_new(g, NULL, 0, NULL) && !gckpt_plan_read(g, nothing, NULL, NULL));
+    SAID(g, E_A, "no axis 5");
 }
 
 static void null_ops(void)
@@ -718,6 +836,8 @@ static void null_objects(void)
           gckpt_plan_write(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_save(NULL, "x") == E_A && gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
     CHECK(gckpt_plan_params(NULL, NULL) == E_A);
+    int64_t first = 1;
+    CHECK(gckpt_plan_share(NULL, 8, 0, &first) == 0 && first == 0);
 
     CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
     CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
@@ -1890,6 +2010,8 @@ static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *
     gckpt_tensor *z = odd == 10 ? gckpt_sigmoid(h) : gckpt_tanh(odd == 6 ? y : h);
     if (odd == 7)
         gckpt_param(graph, "more", three, ones());
+    if (odd == 11)
+        gckpt_store_external(s, "beside", three, numbers, 0);
     terms[0].loss = gckpt_sum_loss(gckpt_mul(gckpt_mul(y, z), c));
     terms[0].weight = 1;
     return odd == 9 ? GCKPT_MAX_TERMS + 1 : built_from == 1 && rows > 1 ? -1 : 1;
@@ -1908,8 +2030,9 @@ static void fitting(void)
                                         "made other tensors",
                                         "build made inputs of",
                                         "build returned 17 terms; 16",
-                                        "made other tensors" };
-    for (built_wrong = 0; built_wrong < 11; built_wrong++) {
+                                        "made other tensors",
+                                        "made other tensors or parameters" };
+    for (built_wrong = 0; built_wrong < 12; built_wrong++) {
         begin();
         gckpt_plan *p = gckpt_fit(s, odd_build, NULL, 8, NULL, NULL);
         CHECK_MSG((p != NULL) == !built_wrong, "build %d", built_wrong);
@@ -2193,9 +2316,11 @@ static void no_gradient(void)
         &gckpti_op_softmax, &gckpti_op_slice,  &gckpti_op_sum,    &gckpti_op_mean,
         &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow,
         &gckpti_op_clamp,   &gckpti_op_log,    &gckpti_op_log_softmax, &gckpti_op_leaky_relu,
-        &gckpti_op_softplus, &gckpti_op_sin,   &gckpti_op_cos,         &gckpti_op_where
+        &gckpti_op_softplus, &gckpti_op_sin,   &gckpti_op_cos,         &gckpti_op_where,
+        &gckpti_op_pad,     &gckpti_op_max,    &gckpti_op_upsample,    &gckpti_op_embed,
+        &gckpti_op_rotary
     };
-    static const int words[16] = { 0 };
+    static const int words[16] = { 0 }, one_head[16] = { 1 };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         gckpt_call call;
         memset(&call, 0, sizeof call);
@@ -2205,7 +2330,7 @@ static void no_gradient(void)
         call.shape = call.in[0].shape = gckpt_shape2(1, 3);
         call.in[0].data = call.out = numbers;
         call.grad_out = numbers;
-        call.attributes = words;
+        call.attributes = ops[i] == &gckpti_op_rotary ? one_head : words;
         ops[i]->backward(&call);
         CHECK(!call.in[0].grad);
     }
@@ -2237,6 +2362,9 @@ int main(void)
     shapes();
     leaves();
     user_ops();
+    one_by_one();
+    spreads();
+    aux_alone();
     null_ops();
     null_objects();
     feeds();
