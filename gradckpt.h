@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            992
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3715
+ *     >>kernels   what is done with an item, for each instruction set                         3702
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -13215,7 +13215,7 @@ typedef struct {
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
- * columns at a time (panels of b may be wider: b_row); how words of b are packed. */
+ * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -13237,7 +13237,7 @@ typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
     int64_t align;
-    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
+    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
@@ -14171,7 +14171,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
@@ -26907,7 +26907,7 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue, x = pc, copies = pc > p->body || e->offload.pending;
+    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)
@@ -36198,9 +36198,12 @@ GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t 
     return x;
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+/* Words are pairs, of both. */
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
+                                          int64_t row)
 {
     const gckpti_factor *x = s->x;
+    (void)words;
     int64_t p = s->p, links;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
@@ -36228,7 +36231,6 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
     }
 }
 
-/* Words are pairs. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
@@ -36542,8 +36544,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *s, int words,
-                                                      uint16_t *d, int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
 {
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
@@ -36558,21 +36560,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *
             _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
         }
 }
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
-{
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
-    gckpti_mixed_pack_a_as(s, words, d, row);
-}
-#if GCKPTI_AMX
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_amx(const gckpti_mixed_links *s, uint16_t *d,
-                                                       int64_t row)
-{
-    gckpti_mixed_pack_a_as(s, GCKPTI_WORDS_PAIRS, d, row);
-}
-#endif
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)
@@ -37380,7 +37367,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gck
     t.k = k;
     const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
     if (a)
-        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
+        by->pack_a(&s, by->tiles[0].words, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
 }
@@ -37975,7 +37962,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     gckpti_mixed_ready_amx,
     64,
-    gckpti_mixed_pack_a_amx,
+    gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,

@@ -197,7 +197,7 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
+void flush(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
@@ -5500,6 +5500,7 @@ __device__ inline void mma_leave(const MmaProduct &p, int i0, int j0, const uint
 template <int size, Purpose purpose, int DOWN, int ACROSS>
 __device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4], uint16_t *tiles)
 {
+    static_assert(size <= STAGES * LINKS, "room for two tiles of c");
     const MmaPlace<size> at(p, gckpti_block_again(), gckpti_thread_again());
     const bool leaves = purpose != PARTS && p.c.bf16;
     if (leaves) {
@@ -5633,8 +5634,7 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<0, 0>(call, p);
 }
 
-/* ---- a product waits for the next op, which may be folded into it; all else launches it first. By
- * device ---- */
+/* ---- by device, a product waits: the next op may be folded into it; all else launches it ---- */
 struct Late {
     MmaProduct p;
     int a_along, b_along;

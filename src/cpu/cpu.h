@@ -214,7 +214,7 @@ typedef struct {
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
- * columns at a time (panels of b may be wider: b_row); how words of b are packed. */
+ * columns at a time (panels of b may be wider: b_row); how words of both are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -236,7 +236,7 @@ typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
     int64_t align;
-    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
+    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);

@@ -269,7 +269,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,

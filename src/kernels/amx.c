@@ -97,7 +97,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     gckpti_mixed_ready_amx,
     64,
-    gckpti_mixed_pack_a_amx,
+    gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,

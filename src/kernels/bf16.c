@@ -160,9 +160,12 @@ GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t 
     return x;
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+/* Words are pairs, of both. */
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
+                                          int64_t row)
 {
     const gckpti_factor *x = s->x;
+    (void)words;
     int64_t p = s->p, links;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
@@ -190,7 +193,6 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
     }
 }
 
-/* Words are pairs. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {

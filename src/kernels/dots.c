@@ -281,8 +281,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *s, int words,
-                                                      uint16_t *d, int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
 {
     const int64_t k = s->blocks * GCKPTI_LINKS, at = s->at + s->p;
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
@@ -297,21 +297,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_as(const gckpti_mixed_links *
             _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
         }
 }
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
-{
-    const int words = gckpti_is_chain(s->t) ? GCKPTI_WORDS_TURNED : GCKPTI_WORDS_APART;
-    gckpti_mixed_pack_a_as(s, words, d, row);
-}
-#if GCKPTI_AMX
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_amx(const gckpti_mixed_links *s, uint16_t *d,
-                                                       int64_t row)
-{
-    gckpti_mixed_pack_a_as(s, GCKPTI_WORDS_PAIRS, d, row);
-}
-#endif
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)

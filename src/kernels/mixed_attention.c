@@ -12,7 +12,7 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gck
     t.k = k;
     const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
     if (a)
-        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
+        by->pack_a(&s, by->tiles[0].words, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
 }

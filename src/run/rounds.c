@@ -282,7 +282,7 @@ GCKPTI_FN int gckpti_part_end(gckpt_exec *e, int64_t *part)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const int pc = e->step.pc, last = e->step.leaf + 1 == gckpti_own_leaves(p) && p->ranks > 1;
-    int end = p->epilogue, x = pc, copies = pc > p->body || e->offload.pending;
+    int end = p->epilogue, x, copies = pc > p->body; /* where the body begins none is under way */
     if (gckpti_skips(e, &p->list[pc]) || g->hollow || g->peers.told.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < g->flights; i++)

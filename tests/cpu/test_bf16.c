@@ -327,6 +327,75 @@ static void test_blocks(void)
     }
 }
 
+/* Weights as they are stored, of which no kernel is given floats: the bits of the same numbers
+ * unpacked before, by plain C. */
+static void test_stored(void)
+{
+    static uint16_t packed[BLOCKS_N * BLOCKS_K];
+    static float scales[BLOCKS_K], want[BLOCKS_M * BLOCKS_N];
+    for (int i = 0; i < 24; i++) {
+        const gckpt_storage storage = (gckpt_storage)(GCKPT_STORED_BF16 + i % 4);
+        const uint32_t grain = storage == GCKPT_STORED_I4 ? 32 : 1, by_links = i & 4;
+        const uint32_t m = 1 + below(BLOCKS_M), n = (1 + below(i % 3 ? 128 : 40) / grain) * grain;
+        const uint32_t k = (1 + below(i % 3 ? 90 : 400) / grain) * grain;
+        gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .accumulate = 1 };
+        t.a.row = i & 8 ? k : 1, t.a.step = i & 8 ? 1 : m;
+        t.b.row = by_links ? k : 1, t.b.step = by_links ? 1 : n;
+        blocks_fill(&t, 0);
+        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* of I4, a scale and 32 numbers */
+            packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORED_I8
+                                        ? below(65536)
+                                        : below(2) << 15 | 0x3000 | below(4096));
+        for (int at = 0; at < BLOCKS_K; at++)
+            scales[at] = 0.01f * (float)(1 + below(100));
+        const float *of_rows = storage == GCKPT_STORED_I8 ? scales : NULL;
+        const gckpt_unpacking stored = { storage, packed, of_rows, by_links ? k : n, n * k, NULL };
+        gckpti_unpack(&stored, 0, n * k, blocks_f32[1]);
+        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.room = blocks_room;
+        memcpy(want, blocks_start, sizeof want);
+        product_by(GCKPT_ISA_PLAIN, &t);
+        t.b.f32 = NULL, t.b.stored = &stored, t.c = blocks_got;
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
+            memcpy(blocks_got, blocks_start, sizeof blocks_got);
+            if (!product_by(isa, &t))
+                continue;
+            for (uint32_t e = 0; e < m * n; e++)
+                CHECK_MSG(bits_of(blocks_got[e]) == bits_of(want[e]) ||
+                              (blocks_got[e] != blocks_got[e] && want[e] != want[e]),
+                          "kernels %d, storage %d, %s: element %u of %u x %u x %u: %08x, not %08x",
+                          isa, (int)storage, by_links ? "links side by side" : "rows side by side",
+                          e, m, n, k, bits_of(blocks_got[e]), bits_of(want[e]));
+        }
+    }
+}
+
+/* Room that is little beside what of c rests in it: few links, in entries of two blocks, so that
+ * columns are cut to a panel, and then rows. */
+static void test_little_room(void)
+{
+    enum { M = 260, N = 256, K = 64, PAST = 512 };
+    static uint16_t a[M * K], b[N * K], want[M * N], got[M * N];
+    gckpti_product t = { .batch = 1, .m = M, .n = N, .k = K, .run = 33 };
+    const int64_t size = gckpti_mixed_room(M, N, K);
+    CHECK(size > 0 && size + PAST <= (int64_t)(sizeof blocks_room / sizeof *blocks_room));
+    for (int i = 0; i < M * K; i++)
+        a[i] = factor_of(0, 0);
+    for (int i = 0; i < N * K; i++)
+        b[i] = factor_of(0, 1);
+    t.a.bf16 = a, t.b.bf16 = b, t.a.row = t.b.row = K, t.a.step = t.b.step = 1;
+    t.c_bf16 = want, t.room = blocks_room;
+    product_by(GCKPT_ISA_PLAIN, &t);
+    t.c_bf16 = got;
+    for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
+        memset(got, 0xff, sizeof got);
+        for (int64_t past = 0; past < PAST; past++)
+            blocks_room[size + past] = 77;
+        CHECK_MSG(!product_by(isa, &t) || !memcmp(got, want, sizeof got), "kernels %d", isa);
+        for (int64_t past = 0; past < PAST; past++)
+            CHECK_MSG(blocks_room[size + past] == 77, "kernels %d: past their room", isa);
+    }
+}
+
 static void test_edge(void)
 {
     for (int i = 0; i < 2 * GCKPT_ISA_COUNT; i++) {
@@ -1949,7 +2018,9 @@ int main(int argc, char **argv)
                   { "kernels by edges", test_edge, 1 },
                   { "kernels by links", test_links, 1 },
                   { "kernels by blocks", test_blocks, 1 },
+                  { "kernels of stored weights", test_stored, 1 },
                   { "kernels of products", test_products, 0 },
+                  { "kernels in little room", test_little_room, 0 },
                   { "kernels of attention", test_attention_kernels, 0 },
                   { "kernels and what is unseen", test_attention_unseen, 0 },
                   { "kernels in their workspace", test_workspace, 0 },

@@ -1449,12 +1449,12 @@ static gckpti_factor turned(const gckpti_mixed_links *s)
     return x;
 }
 
-static void turned_a(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+static void turned_a(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row)
 {
     gckpti_mixed_links other = *s;
     const gckpti_factor x = turned(s);
     other.x = &x;
-    right->mixed->pack_a(&other, d, row);
+    right->mixed->pack_a(&other, words, d, row);
 }
 
 static void turned_b(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width)

@@ -28,7 +28,7 @@ seconds=$1
 case $seconds in
 keep) ;;
 '' | *[!0-9]*)
-    sed -n 's/^# \{0,1\}//; 2,12p' "$0"
+    sed -n 's/^# \{0,1\}//; 2,10p' "$0"
     exit 2 ;;
 esac
 shift
@@ -102,6 +102,7 @@ for name; do
     mkdir "$at.kept"
     [ ! -f "$kept" ] || tar -C "$at.kept" -xJf "$kept" || exit 1
     if [ "$seconds" = keep ]; then
+        rm -rf "$at.fewest" # of one that did not end
         mkdir -p "$at.fewest" tests/fuzz/kept
         "$target" -set_cover_merge=1 "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
             tail -n 40 "$log"

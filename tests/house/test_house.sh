@@ -1,6 +1,7 @@
 #!/bin/sh
 # src/ holds to what tests/house/house.sh asks for, and each rule is seen to fail on a copy that breaks it.
 # So is src/cuda/, which gradckpt_cuda.cu is put together from. docs/architecture.md has the drawing that src/ gives, its floors, and no names or files that are not there.
+# Survivors of mutants that are explained (python3) are of lines that src/ has.
 work=build/house
 . tests/checks.sh
 
@@ -104,6 +105,8 @@ known() # known PAGE: it has a row for each floor, and no name or file that is n
 }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
+gone() { change search/bound.c 's/which < GCKPTI_ALL - 1 ?/which + 1 < GCKPTI_ALL ?/' && rm plan/bands.c; }
+forgotten() { ! python3 "$work/tests/mutants/mutants.py" --stale > "$work/forgotten" && grep -q "$1 $2" "$work/forgotten"; }
 less() { change USES 's/^files .*/files 23 base store/'; }
 
 page=docs/architecture.md
@@ -116,4 +119,12 @@ check "a floor without a row" stale 'no row for search' '/^| \[search\]/d'
 check "a name that is not there" stale 'no name gckpti_finished_step' 's/gckpti_finish_step/gckpti_finished_step/'
 check "a name in another file" stale 'no gckpti_place in plan/draft.c' 's,plan/place.c,plan/draft.c,'
 check "a file that is not there" stale 'no file plan/places.c' 's,plan/place.c,plan/places.c,'
+if python3 -c 'import fcntl' 2> "$work/python"; then
+    check "each entry of tests/mutants/explained.txt is of a mutant of src/" python3 tests/mutants/mutants.py --stale
+    mkdir -p "$work/tests" && cp -r tests/mutants "$work/tests" && (cd "$work/src" && gone)
+    check "an entry whose line is gone" forgotten search/bound.c gckpti_cuts
+    check "an entry whose file is gone" forgotten plan/bands.c gckpti_find_row_ops
+else
+    echo "skipped: no python3, which knows what is explained of mutants"
+fi
 report house

@@ -9,6 +9,7 @@
     python3 tests/mutants/mutants.py --floor kernels --widest    what AVX-512 has of its own, where the processor has it
     python3 tests/mutants/mutants.py --table                 by floor: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             what is still to be read, as entries of explained.txt
+    python3 tests/mutants/mutants.py --stale                 entries of explained.txt whose mutant src/ no longer has
 
 A mutant stands in a copy (build/mutants/tree; src/ is never touched), is compiled as the Makefile compiles that file,
 and linked before build/rooms.a, whose own object of it then stays out. Of a header's function, the files that name it
@@ -790,6 +791,19 @@ def survivors():
             print("%s %s\n- %s\n+ %s\n= %s\n" % (*key, why))
 
 
+def stale():
+    """Entries of explained.txt that are of no mutant of src/ as it is: how many."""
+    entries = list(read_explained()) + list(read_explained(of_open=True))
+    there = {}
+    for file in {file for file, *_ in entries}:
+        there[file] = {key_of(m) for places in mutants_of(file)[0].values() for m in places} \
+            if os.path.exists(file) else set()
+    gone = [key for key in entries if key not in there[key[0]]]
+    for key in gone:
+        print("%s: src/ has no such mutant:\n%s %s\n- %s\n+ %s" % (EXPLAINED, *key))
+    return len(gone)
+
+
 def stop(*_):
     STOPPED.set()
     sys.exit("stopped")
@@ -812,7 +826,10 @@ def main():
     ask.add_argument("--rest", action="store_true", help="by the tests of other floors, too")
     ask.add_argument("--table", action="store_true")
     ask.add_argument("--survivors", action="store_true")
+    ask.add_argument("--stale", action="store_true")
     options = ask.parse_args()
+    if options.stale:
+        sys.exit(stale() > 0)
     if options.table or options.survivors:
         (table if options.table else survivors)()
         return

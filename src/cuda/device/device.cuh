@@ -139,7 +139,7 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
     check(d, error, text);
 }
 
-void flush(Device *d); /* launches what only waits for more of its kind (between/update.cu) */
+void flush(Device *d); /* launches what waits for what is asked for next (between/update.cu) */
 
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. more:
