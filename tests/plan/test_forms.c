@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
-#include "plan/plan.h"
+#include "plan/own.h"
 #include "ask/own.h"
 
 #include "rig.h"
