@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
-#include "plan/plan.h"
+#include "plan/own.h"
 #include "ask/own.h"
 
 #include "rig.h"
@@ -387,8 +387,52 @@ static void test_costs(void)
     }
 }
 
+/* Losses of logits that no form of linear_cross_entropy has: w of three axes, w of the batch, no batch at all. */
+static void test_not_taken(void)
+{
+    static const int32_t classes[3] = { 1, 0, 4 };
+    const gckpt_init normal = { 0.4f, 0, 0 };
+    for (int k = 0; k < 4; k++) {
+        net n = { .s = gckpt_store_new(NULL), .count = 1 };
+        gckpt_graph *g = n.g = gckpt_graph_new(n.s, NULL);
+        gckpt_tensor *p = gckpt_param(g, "p", gckpt_shape2(3, 4), normal), *gain = gckpt_param(g, "gain", gckpt_shape1(4), normal);
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(5, 4), normal), *targets, *logits;
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, k ? gckpt_shape2(2, 4) : gckpt_shape3(2, 3, 4));
+        x = gckpt_mul(x, gain);
+        if (k < 2) {
+            gckpt_tensor *fed = gckpt_input(g, "w of the batch", GCKPT_F32, k ? gckpt_shape2(2, 4) : gckpt_shape3(2, 5, 4));
+            targets = gckpt_input(g, "t", GCKPT_I32, k ? gckpt_shape1(2) : gckpt_shape2(2, 3));
+            n.terms[0] = (gckpt_term){ gckpt_cross_entropy(gckpt_matmul_transposed(x, fed), targets), 1, 0 };
+        } else {
+            targets = gckpt_constant(g, "t", GCKPT_I32, gckpt_shape1(3), classes);
+            logits = k == 2 ? gckpt_matmul_transposed(p, w) : NULL;
+            n.terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(x, x)), 1, 0 };
+            n.terms[1] = (gckpt_term){ logits ? gckpt_cross_entropy(logits, targets) : gckpt_linear_cross_entropy(p, w, targets), 1, 1 };
+            n.count = 2;
+        }
+        for (int form = 0; form < GCKPTI_FORMS; form++) {
+            gckpt_plan *plan = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_STORE_ALL }, form);
+            CHECK_MSG((plan != NULL) == !form, "case %d, form %d", k, form);
+            gckpt_plan_free(plan);
+        }
+        rig_free(NULL, NULL, n.g, n.s);
+    }
+}
+
+/* Products that would not fit 64 bits: proportions are cut down, work has a limit. */
+static void test_large_numbers(void)
+{
+    CHECK(gckpti_in_proportion(1 << 20, 5 << 20, UINT64_C(1) << 33) == 640);
+    CHECK(gckpti_in_proportion(1 << 20, UINT64_C(5) << 40, UINT64_C(1) << 40) == 5 << 20);
+    CHECK(gckpti_copy_work(UINT64_MAX / 2, 1) == UINT64_MAX / 4);
+    CHECK(gckpti_copy_work(1 << 30, INT64_MAX) == UINT64_MAX / 4);
+    CHECK(gckpti_copy_work(1 << 20, 3 << 20) == 3 << 20 && gckpti_copy_work(1 << 20, 0) == 0);
+}
+
 int main(void)
 {
+    test_not_taken();
+    test_large_numbers();
     test_printed();
     test_costs();
     test_bits();

@@ -86,6 +86,9 @@ static void test_engines(void)
     refused(gckpt_exec_new(p, alone.s, NULL), &alone, "2 ranks");
     model state = build(2, GCKPT_SHARD_STATE);
     refused(gckpt_exec_new(p, state.s, NULL), &state, "2 ranks and shard 0, the store is for 2 and 1");
+    int64_t first = 0;
+    CHECK(gckpt_plan_share(p, 8, 1, &first) == 4 && first == 4);
+    CHECK(gckpt_plan_share(p, 8, -1, &first) == 8 && gckpt_plan_share(p, 8, 2, NULL) == 8 && first == 0); /* all of them */
     gckpt_plan_free(p);
     end(&state);
     end(&m);

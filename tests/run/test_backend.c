@@ -506,6 +506,31 @@ static void *no_host_get(void *context, size_t bytes) { return CHECK(!context &&
 static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
 static void no_join(void *context) { CHECK(!context); }
 
+/* Each piece of the host's memory that binding takes may be missing, that of the list of copies, too; what there was
+ * stays right. */
+static void test_no_host_memory(void)
+{
+    heap h = { 0 };
+    gckpt_store_desc desc = { .seed = 5, .memory = heap_memory(&h) };
+    gckpt_store *s = gckpt_store_new(&desc);
+    small m = make(&(setting){ .backend = &plain_backend, .store = s }, 0);
+    const gckpt_exec_desc x = { .backend = &plain_backend };
+    gckpt_exec *e = NULL;
+    int lists = 0;
+    for (long n = 1; !e && n < 100; n++) {
+        h.fail_at = h.calls + n;
+        e = gckpt_exec_new(m.p, s, &x);
+        h.fail_at = 0;
+        CHECK_MSG(e || gckpt_error(s) == GCKPT_E_MEMORY, "%ld: %s", n, gckpt_error_text(s));
+        lists += !e && strstr(gckpt_error_text(s), "no memory for the list of copies") != NULL;
+        CHECK(e || plain_device.live == 0);
+    }
+    CHECK_MSG(e && lists == 1, "%d lists were missing", lists);
+    m.e = e;
+    small_free(&m, 0);
+    CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+}
+
 static void test_refusals(void)
 {
     setting o = { .backend = &plain_backend };
@@ -833,6 +858,7 @@ int main(int argc, char **argv)
     test_pages();
     test_measured_alone();
     test_waits();
+    test_no_host_memory();
     test_refusals();
     test_tested(first, count);
     device_end(&plain_device);

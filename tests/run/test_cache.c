@@ -140,6 +140,22 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
+/* Leaves cut a call, whose rows caches hold whole. */
+static void cut_by_leaves(gckpt_store *s)
+{
+    static const float rows[6 * 4 * C];
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
+    const gckpt_pick pick = { gckpt_attention(x, k, k, HEADS, 1), 0 };
+    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .leaves = 2 };
+    const gckpt_feed feed = { gckpt_id(x), rows };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    CHECK_MSG(e && gckpt_forward(e, &feed, 1, 6, NULL) == GCKPT_E_ARG && says(e, "2 leaves would cut it"), "%s",
+              gckpt_error_text(e ? (void *)e : (void *)g));
+    rig_free(e, p, g, NULL);
+}
+
 static void sharing(void)
 {
     gckpt_store *s = gckpt_store_new(NULL), *s2 = gckpt_store_new(NULL);
@@ -171,6 +187,7 @@ static void sharing(void)
     CHECK(of_three && same && !merged(s, 6, of_three, NULL) && says(s, "desc.caches_of has other caches"));
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
+    cut_by_leaves(s);
     CHECK(gckpt_error(s) == GCKPT_OK); /* but for whose they are it is right */
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);

@@ -2,7 +2,7 @@
  * plan files. A refusal is told by its result and a piece of its text, and changes nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
-#include "ops/ops.h"
+#include "ops/own.h"
 #include "plan/plan.h"
 #include "base/host.h"
 
@@ -616,6 +616,44 @@ static void spreads(void)
         for (int i = 0; i < 5; i++)
             CHECK_MSG(drawn[i] + b.values[i] == 0.0f && drawn[i] != 0.0f, "%g, %g", (double)drawn[i], (double)b.values[i]);
     }
+}
+
+/* Axes may be told from behind. */
+static void axes_from_behind(void)
+{
+    float x[24], out[2][24];
+    for (int i = 0; i < 24; i++)
+        x[i] = (float)i;
+    for (int k = 0; k < 2; k++) {
+        gckpti_permute o = { 3, { 0, k ? 2 : -1, k ? 1 : -2, 0, 0, 0 } };
+        gckpt_call call;
+        memset(&call, 0, sizeof call);
+        call.inputs = 1, call.rows = 2, call.threads = 1, call.plain = 1, call.attributes = &o;
+        call.in[0].shape = gckpt_shape3(2, 3, 4), call.shape = gckpt_shape3(2, 4, 3);
+        call.in[0].data = x, call.out = out[k];
+        gckpti_op_permute.forward(&call);
+    }
+    CHECK(!memcmp(out[0], out[1], sizeof out[0]) && out[0][1] == 4.0f);
+}
+
+/* Each byte of an op's attributes is in the hash of its plan, if they are no whole words, too. */
+static void odd_attributes(void)
+{
+    gckpt_op plain = user_op("odd", same_shape);
+    uint64_t hash[2];
+    for (int k = 0; k < 2; k++) {
+        const unsigned char bytes[5] = { 1, 2, 3, 4, (unsigned char)(5 + k) };
+        gckpt_plan_desc d;
+        memset(&d, 0, sizeof d);
+        begin();
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
+        const gckpt_pick pick = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
+        d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1;
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        hash[k] = gckpt_plan_hash(p);
+        gckpt_plan_free(p);
+    }
+    CHECK(hash[0] && hash[1] && hash[0] != hash[1]);
 }
 
 /* Attention whose values nobody wants any more: what it keeps for its backward alone. */
@@ -1514,9 +1552,12 @@ static void requests(void)
     const gckpt_instruction wrong[] = { { GCKPT_FORWARD, -1 },
                                         { GCKPT_FORWARD, 1000 },
                                         { GCKPT_UPDATE, gckpt_id(n.hidden) },
-                                        { GCKPT_FORWARD, gckpt_id(n.tokens) } };
+                                        { GCKPT_FORWARD, gckpt_id(n.tokens) },
+                                        { GCKPT_BACKWARD, -1 },
+                                        { GCKPT_BACKWARD, 1000 },
+                                        { (gckpt_kind)(GCKPT_HOLD + 1), gckpt_id(n.hidden) } };
     d.instructions = 1;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 7; i++) {
         d.schedule = &wrong[i];
         plan_refused(__LINE__, &n, n.terms, 1, &d, "is not the id of an op's result");
     }
@@ -1584,6 +1625,9 @@ static void requests(void)
     plan_refused(__LINE__, &n, t, 1, NULL, "the loss of term 0 is of another graph");
     d = batch_of(0);
     d.fetch = &pick, d.fetches = 1;
+    pick.tensor = NULL, pick.gradient = 1;
+    plan_refused(__LINE__, &n, n.terms, 1, &d, "fetch 0 is NULL");
+    pick.gradient = 0;
     pick.tensor = gckpt_relu(gckpt_input(other, "y", GCKPT_F32, gckpt_shape1(2)));
     plan_refused(__LINE__, &n, n.terms, 1, &d, "fetch 0 is of another graph");
     gckpt_graph_free(other);
@@ -2365,6 +2409,8 @@ int main(void)
     one_by_one();
     spreads();
     aux_alone();
+    axes_from_behind();
+    odd_attributes();
     null_ops();
     null_objects();
     feeds();
