@@ -1503,6 +1503,14 @@ static void test_room_for_squares(void)
     }
 }
 
+/* The number that the next file gets: what stays open holds one below it. */
+static int next_number(void)
+{
+    const int fd = open(".", O_RDONLY);
+    CHECK(fd >= 0 && !close(fd));
+    return fd;
+}
+
 int main(void)
 {
     watch();
@@ -1523,7 +1531,10 @@ int main(void)
     test_large_index();
     test_left();
     test_others();
+    const int next = next_number();
     test_damaged_index();
+    const int then = next_number();
+    CHECK_MSG(then == next, "%d files or folders stay open, or more", then - next);
     test_no_index();
 #if RANKS_THREADS
     test_need();
