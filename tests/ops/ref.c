@@ -516,7 +516,7 @@ ref_value *ref_positions(const ref_value *x, const ref_value *table, long first)
 ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
 {
     ref_value *y;
-    long d[6], at[6];
+    long d[6], at[6] = { 0 };
     int n;
     if (!a || !b)
         return NULL;
