@@ -49,7 +49,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3286
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1710
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1702
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -1529,10 +1529,10 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
  * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
- * The least possible may lie anywhere between. It is never less than what is proven, but may be
- * more: in few bytes, where forwards must run a third time; with gckpt_recompute, which no schedule
- * is held to here; where updates in the backward or a loop keep things longer; where an op may run
- * for the first time late (several losses). */
+ * The least possible is never below, but may be above: in few bytes, where forwards must run a
+ * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
+ * backward or a loop keep things longer; where an op may first run late (several losses). No memory
+ * for a proof: no bytes, and a step's work with nothing computed twice. */
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
@@ -23880,21 +23880,15 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
-GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                        gckpt_plan *plan)
+/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what no
+ * schedule can be without: the plan is there, and may be all that is wanted of it. */
+GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
     size_t least;
-    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
-        gckpt_plan_free(plan);
-        return NULL;
-    }
-    if (plan) {
-        plan->proven_work = at.proven_work;
-        plan->proven_bytes = least;
-    }
-    return plan;
+    const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
+    plan->proven_work = proven ? at.proven_work : first->least_work;
+    plan->proven_bytes = proven ? least : 0;
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -23915,13 +23909,12 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         result = gckpti_add_variants(&p);
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
         gckpti_open_bounds(&p);
-        plan = gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
-        p.failed = !plan;
+        gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
     }
-    gckpti_planner_report(&p, result);
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
         gckpti_too_small(&p, d.budget, least);
@@ -24173,6 +24166,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner p = *f->found[i].p; /* shares the model, and the marks of passes over it */
     p.memory = &memory;
     p.next = NULL;
+    p.failed = 0; /* a proof had no memory, if anything */
     gckpti_planner_drafts(&p);
     gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
@@ -24183,10 +24177,9 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
-        plan = gckpti_prove_plan(&f->p, budget, plan);
-        if (plan && next && next->proven_work > plan->proven_work)
+        gckpti_prove_plan(&f->p, budget, plan);
+        if (next && next->proven_work > plan->proven_work)
             plan->proven_work = next->proven_work;
-        p.failed = !plan;
     }
     gckpti_planner_rest(&p);
     gckpti_planner_report(&p, result);
@@ -24364,16 +24357,15 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
             result = gckpti_add_variants(&p);
         for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
             result = gckpti_fit_plan(f, q);
-        if (f->best && f->unproven) {
-            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
-            gckpti_open_bounds(&p);
-            f->best = gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
-            f->unproven = 0;
-            p.failed = !f->best;
-        }
         if (p.failed)
             result = GCKPT_E_MEMORY;
         gckpti_planner_report(&p, result);
+        if (f->best && f->unproven) {
+            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+            gckpti_open_bounds(&p);
+            gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
+            f->unproven = 0;
+        }
         gckpti_planner_free(&p);
     }
     return result;

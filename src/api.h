@@ -1000,10 +1000,10 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
  * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
- * The least possible may lie anywhere between. It is never less than what is proven, but may be
- * more: in few bytes, where forwards must run a third time; with gckpt_recompute, which no schedule
- * is held to here; where updates in the backward or a loop keep things longer; where an op may run
- * for the first time late (several losses). */
+ * The least possible is never below, but may be above: in few bytes, where forwards must run a
+ * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
+ * backward or a loop keep things longer; where an op may first run late (several losses). No memory
+ * for a proof: no bytes, and a step's work with nothing computed twice. */
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);

@@ -172,16 +172,15 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
             result = gckpti_add_variants(&p);
         for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
             result = gckpti_fit_plan(f, q);
-        if (f->best && f->unproven) {
-            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
-            gckpti_open_bounds(&p);
-            f->best = gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
-            f->unproven = 0;
-            p.failed = !f->best;
-        }
         if (p.failed)
             result = GCKPT_E_MEMORY;
         gckpti_planner_report(&p, result);
+        if (f->best && f->unproven) {
+            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+            gckpti_open_bounds(&p);
+            gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
+            f->unproven = 0;
+        }
         gckpti_planner_free(&p);
     }
     return result;

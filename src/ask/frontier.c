@@ -245,6 +245,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner p = *f->found[i].p; /* shares the model, and the marks of passes over it */
     p.memory = &memory;
     p.next = NULL;
+    p.failed = 0; /* a proof had no memory, if anything */
     gckpti_planner_drafts(&p);
     gckpt_result result = gckpti_draft_runs(&p, f->found[i].run, f->found[i].length);
     if (result == GCKPT_OK)
@@ -255,10 +256,9 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.best, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
-        plan = gckpti_prove_plan(&f->p, budget, plan);
-        if (plan && next && next->proven_work > plan->proven_work)
+        gckpti_prove_plan(&f->p, budget, plan);
+        if (next && next->proven_work > plan->proven_work)
             plan->proven_work = next->proven_work;
-        p.failed = !plan;
     }
     gckpti_planner_rest(&p);
     gckpti_planner_report(&p, result);

@@ -50,8 +50,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                                           int drafted, gckpt_result *result, size_t *least);
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least);
-GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                        gckpt_plan *plan);
+GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
 
 /* ask/fit.c */
 GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d);

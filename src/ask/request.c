@@ -116,21 +116,15 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
-GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                        gckpt_plan *plan)
+/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what no
+ * schedule can be without: the plan is there, and may be all that is wanted of it. */
+GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
     size_t least;
-    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
-        gckpt_plan_free(plan);
-        return NULL;
-    }
-    if (plan) {
-        plan->proven_work = at.proven_work;
-        plan->proven_bytes = least;
-    }
-    return plan;
+    const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
+    plan->proven_work = proven ? at.proven_work : first->least_work;
+    plan->proven_bytes = proven ? least : 0;
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -151,13 +145,12 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         result = gckpti_add_variants(&p);
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
         gckpti_open_bounds(&p);
-        plan = gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
-        p.failed = !plan;
+        gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
     }
-    gckpti_planner_report(&p, result);
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
         gckpti_too_small(&p, d.budget, least);
