@@ -1532,7 +1532,7 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * The least possible is never below, but may be above: in few bytes, where forwards must run a
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
- * for a proof: no bytes, and a step's work with nothing computed twice. */
+ * for a proof: parameters and state, and what computes nothing twice. */
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
@@ -23880,15 +23880,15 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what no
- * schedule can be without: the plan is there, and may be all that is wanted of it. */
+/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what holds
+ * of any schedule: the plan is there, and may be all that is wanted of it. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
     size_t least;
     const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
     plan->proven_work = proven ? at.proven_work : first->least_work;
-    plan->proven_bytes = proven ? least : 0;
+    plan->proven_bytes = proven ? least : gckpti_resident(first, NULL);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,

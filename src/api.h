@@ -1003,7 +1003,7 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * The least possible is never below, but may be above: in few bytes, where forwards must run a
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
- * for a proof: no bytes, and a step's work with nothing computed twice. */
+ * for a proof: parameters and state, and what computes nothing twice. */
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
