@@ -23880,8 +23880,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     return GCKPT_OK;
 }
 
-/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what holds
- * of any schedule: the plan is there, and may be all that is wanted of it. */
+/* Notes it for a plan and its budget (0: its own bytes). Without memory for a proof it is what
+ * holds of any: the plan is there, and may be all that is wanted of it. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
