@@ -371,7 +371,8 @@ run_check()
             export WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX="$PWD/$B/wine" ;;
         port-wasm)
             set -- clang --target=wasm32-wasi -std=gnu99 -O1
-            run="node --no-warnings tests/wasi.mjs" ;;
+            # fast calls of node 20's WASI write to where a program's memory was before it grew
+            run="node --no-warnings --no-turbo-fast-api-calls tests/wasi.mjs" ;;
         esac
         need "$1" ${run%% *}
         can "$@" || skip "what $1 builds does not run here${run:+ by $run}"

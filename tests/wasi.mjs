@@ -1,4 +1,4 @@
-// node tests/wasi.mjs PROGRAM.wasm [ARGUMENTS]: runs it; its files are those of the present folder.
+// node --no-turbo-fast-api-calls tests/wasi.mjs PROGRAM.wasm [ARGUMENTS]: runs it; its files are in the present folder.
 import { readFileSync } from 'node:fs';
 import { WASI } from 'node:wasi';
 
