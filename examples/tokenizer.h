@@ -41,8 +41,10 @@
 #include "json.h"
 #include "unicode.h"
 
+#ifndef BPE_CACHE
+#define BPE_CACHE 16384 /* words remembered, of the sizes below */
+#endif
 enum {
-    BPE_CACHE = 16384,    /* words remembered, of the sizes below */
     BPE_CACHE_BYTES = 18, /* 64 bytes each */
     BPE_CACHE_TOKENS = 11,
     BPE_STEPS = 16,       /* normalizers and pre-tokenizers */

@@ -4,6 +4,7 @@
 #
 #     sh tests/fuzz/fuzz.sh SECONDS [NAME...]     each target (or those named) for so long; 0: what was found before alone
 #     sh tests/fuzz/fuzz.sh keep [NAME...]        the fewest inputs of build/fuzz/NAME that cover as much, for the next runs
+#                                                 (FUZZ_OPTIONS=-use_counters=0: as many edges, however often)
 #     FUZZ_SAN=memory sh tests/fuzz/fuzz.sh ...   under the memory sanitizer instead
 #     FUZZ_OPTIONS="-runs=1000000" sh ...         libFuzzer's options, for all of them
 #     FUZZ_TRACE=1 sh ...                         what targets compare is traced, and put into inputs, at a third of the
@@ -28,7 +29,7 @@ seconds=$1
 case $seconds in
 keep) ;;
 '' | *[!0-9]*)
-    sed -n 's/^# \{0,1\}//; 2,10p' "$0"
+    sed -n 's/^# \{0,1\}//; 2,11p' "$0"
     exit 2 ;;
 esac
 shift
@@ -104,7 +105,7 @@ for name; do
     if [ "$seconds" = keep ]; then
         rm -rf "$at.fewest" # of one that did not end
         mkdir -p "$at.fewest" tests/fuzz/kept
-        "$target" -set_cover_merge=1 "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
+        "$target" -set_cover_merge=1 $FUZZ_OPTIONS "$at.fewest" "$at" "$at.seeds" "$at.kept" > "$log" 2>&1 || {
             tail -n 40 "$log"
             exit 1
         }

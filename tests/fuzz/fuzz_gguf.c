@@ -5,6 +5,7 @@
  * are of the vocabulary. What cannot be opened gets one of the readers of models, adapters and
  * tokenizers, what can be two of them, one input in eight all. Numbers of the head (lengths, counts, types, places) are changed as such. */
 #define _GNU_SOURCE
+#define BPE_CACHE 256 /* as in fuzz_tokenizer.c */
 #include "gradckpt.h"
 #include "adapters.h"
 #include "gguf_tokenizer.h"
