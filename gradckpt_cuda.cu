@@ -22,7 +22,7 @@
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1646
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1633
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            291
  *                 find, self_test, open
@@ -6539,18 +6539,12 @@ void gelu_backward(const gckpt_call *call)
         map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
-void scale_forward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map_out(call, f, value_of(call->in[0]), NONE);
+    const Scale<put_product> f = { *(const float *)call->attributes };
+    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
-
-void scale_backward(const gckpt_call *call)
-{
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
-        call->in[0].accumulate);
-}
+BOTH_WAYS(scale, scale_by)
 
 /* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
@@ -6663,8 +6657,12 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
     }
 }
 
-void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
@@ -6674,16 +6672,7 @@ void slice_by(const gckpt_call *call, Values x, Results y, int backward, int acc
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
-
-void slice_forward(const gckpt_call *call)
-{
-    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
-}
-
-void slice_backward(const gckpt_call *call)
-{
-    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
-}
+BOTH_WAYS(slice, slice_by)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
@@ -6750,12 +6739,10 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                     by[e] += u[e] * ((v[e] - o.c) * o.rstd);
                 }
             }
-            for (int e = 0; e < 4 && j + e < n; e++) {
-                if (plain)
-                    plain[group * n + j + e] = sum[e];
-                if (by_h)
-                    by_h[group * n + j + e] = by[e];
-            }
+            if (plain)
+                write_run<4>({ plain, NULL }, group * n + j, n - j, wide, sum);
+            if (by_h)
+                write_run<4>({ by_h, NULL }, group * n + j, n - j, wide, by);
         }
         if (r >= rows || !wanted(dx))
             continue;

@@ -163,11 +163,13 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
     } else if (is("packs_kernel<8, Rows>")) {
         c.bytes = 6 * l.elements;
+    } else if (is("packs_kernel<8, Repeated>")) {
+        c.bytes = 4 * l.elements;
     } else if (is("combine_kernel<4")) {
         c.bytes *= 4;
     } else if (is("sums_by_")) {
         auto s = std::get<0>(tally::of(l, sums_by_thread_kernel<unsigned, false>));
-        c.bytes = 4 * (double)s.columns * (double)s.rows;
+        c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
     } else if (is("slice_kernel")) {
         auto p = tally::of(l, fast::slice_kernel);
         c.bytes = l.element * (double)std::get<3>(p) * std::get<4>(p);

@@ -48,18 +48,12 @@ void gelu_backward(const gckpt_call *call)
         map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
-void scale_forward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map_out(call, f, value_of(call->in[0]), NONE);
+    const Scale<put_product> f = { *(const float *)call->attributes };
+    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
-
-void scale_backward(const gckpt_call *call)
-{
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
-        call->in[0].accumulate);
-}
+BOTH_WAYS(scale, scale_by)
 
 /* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
@@ -172,8 +166,12 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
     }
 }
 
-void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
@@ -183,13 +181,4 @@ void slice_by(const gckpt_call *call, Values x, Results y, int backward, int acc
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
-
-void slice_forward(const gckpt_call *call)
-{
-    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
-}
-
-void slice_backward(const gckpt_call *call)
-{
-    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
-}
+BOTH_WAYS(slice, slice_by)

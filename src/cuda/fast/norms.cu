@@ -62,12 +62,10 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                     by[e] += u[e] * ((v[e] - o.c) * o.rstd);
                 }
             }
-            for (int e = 0; e < 4 && j + e < n; e++) {
-                if (plain)
-                    plain[group * n + j + e] = sum[e];
-                if (by_h)
-                    by_h[group * n + j + e] = by[e];
-            }
+            if (plain)
+                write_run<4>({ plain, NULL }, group * n + j, n - j, wide, sum);
+            if (by_h)
+                write_run<4>({ by_h, NULL }, group * n + j, n - j, wide, by);
         }
         if (r >= rows || !wanted(dx))
             continue;
