@@ -22,7 +22,7 @@
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1633
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1652
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            291
  *                 find, self_test, open
@@ -5707,26 +5707,52 @@ struct Column {
     int accumulate;
 };
 
-/* Sums of g; a thread has N columns of a group, N > 1: of bf16. */
+/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
+ * of which are on their way at once. */
+template <int N, bool NORM>
+__device__ inline void group_sums(const Values &g, const Values &x, const float *aux, int center,
+                                  int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
+                                  float *by)
+{
+    enum { AHEAD = NORM ? 4 : 8 };
+#pragma unroll 1
+    for (int64_t r = first; r < first + TOKENS; r += AHEAD) {
+        Pack<uint16_t, N> u[AHEAD], v[AHEAD];
+        UNROLL for (int k = 0; k < AHEAD && N > 1; k++)
+        {
+            const int64_t at = gckpti_min(r + k, rows - 1) * n + j;
+            u[k] = load<N>(g.bf16 + at);
+            if (NORM)
+                v[k] = load<N>(x.bf16 + at);
+        }
+        UNROLL for (int k = 0; k < AHEAD; k++)
+        {
+            const int64_t row = r + k, at = row * n + j;
+            if (row >= rows)
+                continue;
+            const Normed o = NORM ? normed(aux, row, center) : Normed();
+            UNROLL for (int e = 0; e < N; e++)
+            {
+                const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
+                sum[e] += a;
+                if (NORM)
+                    by[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
+                                  o.rstd);
+            }
+        }
+    }
+}
+
 template <int N>
 __global__ void __launch_bounds__(256)
     group_sums_kernel(Values g, int64_t rows, int64_t n, float *parts)
 {
     int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
     for (EACH(i, groups * packs)) {
-        int64_t group = i / packs, j = i % packs * N, r = group * TOKENS;
-        float sum[N] = {}, v[N];
-#pragma unroll(N > 1 ? 8 : 4)
-        for (int k = 0; k < TOKENS; k++) {
-            if (r + k >= rows)
-                continue;
-            read_run<N>(N > 1 ? Values{ NULL, g.bf16 } : g, (r + k) * n + j, N, N > 1, v);
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                sum[e] += v[e];
-        }
-        for (int e = 0; e < N; e++)
-            parts[group * n + j + e] = sum[e];
+        int64_t group = i / packs, j = i % packs * N;
+        float sum[N] = {};
+        group_sums<N, false>(g, {}, NULL, 0, group * TOKENS, rows, n, j, sum, NULL);
+        write_run<N>({ parts, NULL }, group * n + j, N, true, sum);
     }
 }
 
@@ -6722,27 +6748,20 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                               bool wide, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
+    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
-        for (int64_t j = threadIdx.x * 4; (plain || by_h) && j < n; j += 4 * blockDim.x) {
+        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
             float sum[4] = {}, by[4] = {};
-#pragma unroll 8
-            for (int k = 0; k < TOKENS; k++) {
-                if (first + k >= rows)
-                    continue;
-                const Normed o = normed(aux, first + k, center);
-                read_run<4>(g, (first + k) * n + j, n - j, wide, u);
-                read_run<4>(x, (first + k) * n + j, n - j, wide, v);
-                for (int e = 0; e < 4; e++) {
-                    sum[e] += u[e];
-                    by[e] += u[e] * ((v[e] - o.c) * o.rstd);
-                }
-            }
+            if (each == 4)
+                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            else
+                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
             if (plain)
-                write_run<4>({ plain, NULL }, group * n + j, n - j, wide, sum);
+                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
             if (by_h)
-                write_run<4>({ by_h, NULL }, group * n + j, n - j, wide, by);
+                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
         }
         if (r >= rows || !wanted(dx))
             continue;

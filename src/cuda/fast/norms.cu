@@ -45,27 +45,20 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                               bool wide, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
+    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
-        for (int64_t j = threadIdx.x * 4; (plain || by_h) && j < n; j += 4 * blockDim.x) {
+        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
             float sum[4] = {}, by[4] = {};
-#pragma unroll 8
-            for (int k = 0; k < TOKENS; k++) {
-                if (first + k >= rows)
-                    continue;
-                const Normed o = normed(aux, first + k, center);
-                read_run<4>(g, (first + k) * n + j, n - j, wide, u);
-                read_run<4>(x, (first + k) * n + j, n - j, wide, v);
-                for (int e = 0; e < 4; e++) {
-                    sum[e] += u[e];
-                    by[e] += u[e] * ((v[e] - o.c) * o.rstd);
-                }
-            }
+            if (each == 4)
+                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            else
+                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
             if (plain)
-                write_run<4>({ plain, NULL }, group * n + j, n - j, wide, sum);
+                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
             if (by_h)
-                write_run<4>({ by_h, NULL }, group * n + j, n - j, wide, by);
+                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
         }
         if (r >= rows || !wanted(dx))
             continue;
