@@ -18,13 +18,13 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           678
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3836
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3849
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1606
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1652
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            290
+ *     >>backend   which kernels there are, the self-test, the table                            291
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -1442,8 +1442,10 @@ BOTH_WAYS(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
-    if (call->out != call->in[0].data)
-        map_forward(call, Copy());
+    const Values x = value_of(call->in[0]);
+    const Results y = out_of(call);
+    if (x.f32 != y.f32 || x.bf16 != y.bf16)
+        map(call, Copy(), x, NONE, y, gckpti_elements(&call->shape), 0);
 }
 
 __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
@@ -1481,16 +1483,16 @@ struct Mask {
     int64_t each; /* elements of a row */
     int id;
     const Moment *now;
-    const float *x;
-    float *y;
+    Values x;
+    Results y;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> from = load<N>(x + i), to = {};
+        Pack<float, N> from = load<N>(x, i), to = {};
         uint64_t at = (uint64_t)(i + now->row * each);
         uint32_t word[4];
         if (accumulate)
-            to = load<N>(y + i);
+            to = load<N>(y, i);
         for (int k = 0; k < N; k++, at++) {
             if (k == 0 || at % 4 == 0)
                 gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
@@ -1499,22 +1501,22 @@ struct Mask {
             else
                 gckpti_put(&to.v[k], 0.0f, accumulate);
         }
-        store(y + i, to);
+        store(y, i, to);
     }
 };
 
 void dropout_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    const float *x = backward ? call->grad_out : in->data;
-    float *y = backward ? in->grad : call->out;
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
     if (!backward && !call->training)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
     const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
-                     backward && in->accumulate };
-    packs<4>(call, o, y ? n : 0, wide(x, y));
+                     backward && in.accumulate };
+    packs<8>(call, o, wanted(y) ? n : 0, wide(x) && wide(y));
 }
 BOTH_WAYS(dropout, dropout_by)
 
@@ -1711,9 +1713,11 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
  * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
     Rule rule;
-    const float *g, *other, *own;
+    Values g;
+    const float *other, *own;
     float sign, divide;
-    float *sum, *low;
+    Results sum;
+    float *low;
     int accumulate;
     Axes<I> column, row; /* which sums() fills in, as their numbers */
     int64_t columns, rows;
@@ -1723,7 +1727,7 @@ template <class I, bool RULED>
 __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
 {
     Place<I> more = place(s.row, (I)row);
-    float g = s.g[column.at0 + more.at0], factor = 1.0f;
+    float g = value_at(s.g, column.at0 + more.at0), factor = 1.0f;
     if (RULED) {
         PairGradient f = { s.rule, 1.0f };
         g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
@@ -1742,7 +1746,7 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = sum / s.divide;
+    put_at(s.sum, column, sum / s.divide);
     if (s.low)
         s.low[column] = low;
 }
@@ -1754,7 +1758,7 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
     for (EACH(c, s.columns)) {
         Place<I> at = place(s.column, (I)c);
         float own = RULED && s.own ? s.own[c] : 0.0f;
-        float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
+        float sum = s.accumulate ? value_at(s.sum, c) : 0.0f, low = s.low ? s.low[c] : 0.0f;
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8];
             for (int k = 0; k < 8; k++)
@@ -1779,7 +1783,8 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
     int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
     int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
     bool adds = warp == 0 && lane < columns;
-    float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
+    float sum = adds && s.accumulate ? value_at(s.sum, own) : 0.0f,
+          low = adds && s.low ? s.low[own] : 0.0f;
     Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
     float its[SUM_EACH / 2];
     for (int k = 0; k < SUM_EACH / 2; k++) {
@@ -1863,14 +1868,15 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
-    if (!in->grad || in->grad == call->grad_out) /* passed on */
+    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
-             { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
+             { rule, grad_out_of(call), other, own, sign, 1.0f, grad_of(*in), in->low,
+               in->accumulate });
     } else if (rule) {
         combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
                 in->accumulate);
@@ -2245,7 +2251,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, x->data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, divide, { call->out }, NULL, 0 });
 }
 BOTH_WAYS(sum, reduce<false>)
 BOTH_WAYS(mean, reduce<true>)
@@ -2461,62 +2467,66 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of a head of d; `packs` of them in half of what is turned. */
+/* A thread N pairs x_i, x_(i + half) of a head of d, `packs` of them in half of what is turned, or
+ * N columns behind these, which pass. */
 template <int N>
-__global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
+__global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
                               int heads, int packs, int d, int accumulate)
 {
+    const int half = packs * N, each = d / N - packs;
     for (EACH(at, n)) {
-        int64_t head = at / packs, place = head / heads % t;
-        int i = (int)(at - head * packs) * N, half = packs * N;
-        const float *from = x + head * d + i;
-        float *to = y + head * d + i;
-        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, e = {};
+        const int64_t head = at / each, place = head / heads % t;
+        const int i = (int)(at - head * each) * N;
+        const int64_t from = head * d + i, to = from + half;
+        Pack<float, N> a, b = load<N>(x, to), c, e;
+        if (i >= half) {
+            write_run<N>(y, to, N, true, b.v, accumulate);
+            continue;
+        }
+        a = load<N>(x, from);
         Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
-        if (accumulate) {
-            c = load<N>(to);
-            e = load<N>(to + half);
-        }
         for (int k = 0; k < N; k++) {
             float cosine = turn[2 * k / N].v[2 * k % N],
                   sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
-            gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
-            gckpti_put(&e.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+            c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
+            e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
-        store(to, c);
-        store(to + half, e);
+        write_run<N>(y, from, N, true, c.v, accumulate);
+        write_run<N>(y, to, N, true, e.v, accumulate);
     }
 }
 
 void rotary_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    const float *x = backward ? call->grad_out : in->data;
-    float *y = backward ? in->grad : call->out;
-    const int accumulate = backward && in->accumulate;
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
-    int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
+    int64_t half = gckpti_rotary_turned(o, d) / 2;
+    int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->work;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
                  o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
-    if (!y)
+    if (!wanted(y))
         return;
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
              call->training ? NULL : moment_of(call), by, t, (int)half);
-    if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
-        RUN_EACH(call, rotary_kernel<4>, n / 4, x, y, table, n / 4, t, o->heads, (int)half / 4,
-                 (int)d, accumulate);
+    const bool lie = wide(x) && wide(y) && wide(table);
+#define TURN(N)                                                                                    \
+    RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
+             (int)d, backward && in.accumulate)
+    if (lie && half % 8 == 0 && d % 8 == 0)
+        TURN(8);
+    else if (lie && half % 4 == 0 && d % 4 == 0)
+        TURN(4);
     else
-        RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
-                 accumulate);
-    if (turned < d && (x != y || accumulate)) /* columns that pass */
-        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
+        TURN(1);
+#undef TURN
 }
 BOTH_WAYS(rotary, rotary_by)
 
@@ -3659,16 +3669,18 @@ struct Taken {
     }
 };
 
-/* embed, gather: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
-                                     int64_t n)
-{
-    for (EACH_ROW(r, rows)) {
-        const float *from = table + index[r] * n;
-        for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-            put_at(out, r * n + i, from[i]);
+/* embed, gather: elements of rows of n. */
+struct Rows {
+    const float *table;
+    Taken index;
+    Results out;
+    int64_t n;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t r = i / n;
+        store(out, i, load<N>(table + index[r] * n + (i - r * n)));
     }
-}
+};
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
  * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
@@ -3747,7 +3759,8 @@ void embed_by(const gckpt_call *call, bool backward)
     const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
                           x->shape.d[1] };
     if (!backward)
-        RUN_ROWS(call, embed_forward_kernel, rows, x->data, index, out_of(call), rows, n);
+        packs<8>(call, Rows{ x->data, index, out_of(call), n }, rows * n,
+                 n % 8 == 0 && wide(x->data) && wide(out_of(call)));
     if (!backward || !x->grad)
         return;
     unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;
@@ -5694,42 +5707,52 @@ struct Column {
     int accumulate;
 };
 
-/* `plain` gets sums of g, `normed` of g (x - c - mean) rstd with `each` of these per row (a norm's
- * aux). A thread has N columns of a group, N > 1: of bf16. */
+/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
+ * of which are on their way at once. */
+template <int N, bool NORM>
+__device__ inline void group_sums(const Values &g, const Values &x, const float *aux, int center,
+                                  int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
+                                  float *by)
+{
+    enum { AHEAD = NORM ? 4 : 8 };
+#pragma unroll 1
+    for (int64_t r = first; r < first + TOKENS; r += AHEAD) {
+        Pack<uint16_t, N> u[AHEAD], v[AHEAD];
+        UNROLL for (int k = 0; k < AHEAD && N > 1; k++)
+        {
+            const int64_t at = gckpti_min(r + k, rows - 1) * n + j;
+            u[k] = load<N>(g.bf16 + at);
+            if (NORM)
+                v[k] = load<N>(x.bf16 + at);
+        }
+        UNROLL for (int k = 0; k < AHEAD; k++)
+        {
+            const int64_t row = r + k, at = row * n + j;
+            if (row >= rows)
+                continue;
+            const Normed o = NORM ? normed(aux, row, center) : Normed();
+            UNROLL for (int e = 0; e < N; e++)
+            {
+                const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
+                sum[e] += a;
+                if (NORM)
+                    by[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
+                                  o.rstd);
+            }
+        }
+    }
+}
+
 template <int N>
 __global__ void __launch_bounds__(256)
-    group_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux, int each,
-                      float *plain, float *normed)
+    group_sums_kernel(Values g, int64_t rows, int64_t n, float *parts)
 {
     int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
     for (EACH(i, groups * packs)) {
-        int64_t group = i / packs, j = i % packs * N, r = group * TOKENS;
-        float sum[N] = {}, by[N] = {};
-#pragma unroll(N > 1 ? 8 : 4)
-        for (int k = 0; k < TOKENS; k++) {
-            if (r + k >= rows)
-                continue;
-            Pack<float, N> v = {}, u = {};
-            const float *a = aux + (r + k) * each;
-            float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-            if (N > 1) {
-                v = load<N>(Values{ NULL, g.bf16 }, (r + k) * n + j);
-                u = load<N>(Values{ NULL, x.bf16 }, (r + k) * n + j);
-            } else {
-                v.v[0] = value_at(g, (r + k) * n + j);
-                u.v[0] = value_at(x, (r + k) * n + j);
-            }
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                sum[e] += v.v[e];
-                if (normed)
-                    by[e] += v.v[e] * (gckpti_centered(u.v[e], c, mean) * a[each - 1]);
-            }
-        }
-        for (int e = 0; e < N && plain; e++)
-            plain[group * n + j + e] = sum[e];
-        for (int e = 0; e < N && normed; e++)
-            normed[group * n + j + e] = by[e];
+        int64_t group = i / packs, j = i % packs * N;
+        float sum[N] = {};
+        group_sums<N, false>(g, {}, NULL, 0, group * TOKENS, rows, n, j, sum, NULL);
+        write_run<N>({ parts, NULL }, group * n + j, N, true, sum);
     }
 }
 
@@ -5786,28 +5809,30 @@ gckpt_call without_zeros(const gckpt_call *call)
     return c;
 }
 
-/* Room for one of the two sums; arg: a parameter that may want one. */
+/* Room for such a sum; arg: a parameter that may want one. */
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
     return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
 }
 
-/* One of them may have no parts. */
-void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, const float *aux,
-                 int each)
+/* To one sum or two; one of them may have no parts. */
+void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (a.parts || b.parts)
+        RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), a.parts && b.parts ? 2 : 1), 256,
+            0, a.parts ? a : b, b, (rows + TOKENS - 1) / TOKENS, n);
+}
+
+void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
+                 int64_t n)
+{
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
-    const Values g = grad_out_of(call);
-    if (g.bf16 && (!normed.parts || x.bf16) && n % 8 == 0 && wide(g) && wide(x))
-        RUN(call, group_sums_kernel<8>, blocks_for(groups * n / 8, 256), 256, 0, g, rows, n, x, aux,
-            each, plain.parts, normed.parts);
+    if (g.bf16 && n % 8 == 0 && wide(g))
+        RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
     else
-        RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
-            each, plain.parts, normed.parts);
-    RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1),
-        256, 0, plain.parts ? plain : normed, normed, groups, n);
+        RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
+    add_groups(call, sum, {}, rows, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -5834,7 +5859,7 @@ void linear_backward(const gckpt_call *asked)
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     Room sums = room; /* where the other factors come when these are done */
     if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
         mma_product(call,
@@ -6518,6 +6543,7 @@ template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
     {                                                                                              \
         map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
     }
+using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 CURVE(gelu_erf, put_product, value_of(call->in[0]))
 CURVE(silu, put_product, value_of(call->in[0]))
 CURVE(tanh, put_product, value_out_of(call))
@@ -6539,20 +6565,14 @@ void gelu_backward(const gckpt_call *call)
         map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
-void scale_forward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map_out(call, f, value_of(call->in[0]), NONE);
+    const Scale<put_product> f = { *(const float *)call->attributes };
+    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
+BOTH_WAYS(scale, scale_by)
 
-void scale_backward(const gckpt_call *call)
-{
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
-        call->in[0].accumulate);
-}
-
-/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+/* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -6581,11 +6601,29 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* out = a + b, b of m elements being repeated. */
+struct Repeated {
+    Values a, b;
+    Results out;
+    int64_t m;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
+        for (int k = 0; k < N; k++)
+            x.v[k] += y.v[k];
+        store(out, i, x);
+    }
+};
+
 template <auto F> void combine_forward(const gckpt_call *call)
 {
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     const Results out = out_of(call);
-    if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+    const int64_t m = gckpti_elements(&call->in[1].shape);
+    if (call->in[1].shape.n < call->shape.n)
+        packs<8>(call, Repeated{ a, b, out, m }, gckpti_elements(&call->shape),
+                 m % 8 == 0 && wide(a) && wide(b) && wide(out));
+    else if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
         map_out(call, Both<F>(), a, b);
 }
 
@@ -6595,7 +6633,10 @@ void mul_forward(const gckpt_call *call) { combine_forward<times>(call); }
 void add_backward(const gckpt_call *call)
 {
     combine_backward(call, 0, Both<plus>(), NONE);
-    combine_backward(call, 1, Both<plus>(), NONE);
+    if (call->in[1].shape.n < call->shape.n)
+        broadcast_gradient(call, 1, 1.0f, NULL, NO_RULE);
+    else
+        combine_backward(call, 1, Both<plus>(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
@@ -6607,7 +6648,14 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+{
+    const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
+    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a);
+    for (int k = 1; k <= b->n; k++)
+        last = last && b->d[b->n - k] == a->d[a->n - k];
+    return last ? GCKPT_OK : alike_room(call);
+}
 gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
 gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
 
@@ -6635,8 +6683,12 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
     }
 }
 
-void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
@@ -6646,16 +6698,7 @@ void slice_by(const gckpt_call *call, Values x, Results y, int backward, int acc
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
-
-void slice_forward(const gckpt_call *call)
-{
-    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
-}
-
-void slice_backward(const gckpt_call *call)
-{
-    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
-}
+BOTH_WAYS(slice, slice_by)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
@@ -6697,14 +6740,32 @@ __global__ void __launch_bounds__(256, 5)
     }
 }
 
-__global__ void fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux,
-                                          Values g, Results dx, int64_t rows, int64_t n, bool wide,
-                                          int accumulate)
+/* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
+ * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
+__global__ void __launch_bounds__(32 * TOKENS, 2)
+    fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
+                              Results dx, float *plain, float *by_h, int64_t rows, int64_t n,
+                              bool wide, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
-    for (EACH_ROW(r, rows)) {
-        const Normed o = normed(aux, r, center);
+    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
+    for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
+        const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
+            float sum[4] = {}, by[4] = {};
+            if (each == 4)
+                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            else
+                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            if (plain)
+                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
+            if (by_h)
+                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
+        }
+        if (r >= rows || !wanted(dx))
+            continue;
+        const Normed o = normed(aux, r, center);
         for (int64_t i = lane * 8; i < n; i += 256) {
             read_run<8>(x, r * n + i, n - i, wide, v);
             read_run<8>(g, r * n + i, n - i, wide, u);
@@ -6756,12 +6817,10 @@ void layernorm_backward(const gckpt_call *asked)
         normed = column_of(room, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
         plain = column_of(room, rows, n, call->in[o->bias]);
-    if (normed.parts || plain.parts)
-        column_sums(call, plain, normed, normed.parts ? x : NONE, aux, o->center ? 3 : 1);
-    if (wanted(call->in[0]))
-        RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
-            norm_input(call, o->gain), aux, g, dx, rows, n,
-            n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
+    RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
+        norm_input(call, o->gain), aux, g, dx, plain.parts, normed.parts, rows, n,
+        n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
+    add_groups(call, plain, normed, rows, n);
 }
 
 gckpt_result layernorm_room(gckpt_call *call)
@@ -6844,7 +6903,8 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
+    X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {

@@ -2,11 +2,12 @@
  * update launch, what these move and compute, and how long that takes an H100 by a simple model. No device is
  * needed and no kernel runs: memory is addresses that nobody touches, a launch a line of a list.
  *
- *     make build/launches && build/launches [ROWS [LARGE [SMALL]]]
+ *     make build/launches && build/launches [ROWS [LARGE [SMALL [turned]]]]
  *     build/launches others     a step of ResNet-18 and of a GRU: parameters, launches, copies to the host;
  *                                1: one before the last update
  *
- * ROWS of 1024 tokens (16) are a micro-batch. The model: a launch takes 1.5 us and the longest of
+ * ROWS of 1024 tokens (16) are a micro-batch; turned: queries and keys by rotary, no learned positions, and dropout of
+ * each half block's result. The model: a launch takes 1.5 us and the longest of
  *     bytes / 3.35 TB/s          each operand of it once
  *     bytes / (what its threads have on their way / 0.7 us)      16 bytes a thread, at most 2048 threads on each of
  *                                132 processors; kernels that load elements one by one have so many bytes
@@ -68,6 +69,7 @@ template <class V> cudaError_t take(V **p, size_t bytes)
     next_address += (bytes + 511) / 256 * 256;
     return cudaSuccess;
 }
+inline cudaError_t give(void *) { return cudaSuccess; }
 static int64_t tokens;           /* of a step: what its loss says it counted */
 static int untouched;            /* a byte of what stands behind an arena */
 inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
@@ -81,7 +83,7 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 } // namespace tally
 
 #define cudaMalloc(p, bytes)                    tally::take(p, bytes)
-#define cudaFree(p)                             cudaSuccess
+#define cudaFree                                tally::give
 #define cudaMemcpyAsync(to, from, n, kind, s)   tally::copy(to, n, kind)
 #define cudaMemsetAsync(to, value, n, s)        cudaSuccess
 #undef LAUNCH
@@ -139,18 +141,35 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         }
     } else if (is("group_sums_kernel<8>")) {
         auto p = tally::of(l, fast::group_sums_kernel<8>);
-        int arrays = std::get<7>(p) ? 2 : 1;
-        c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * arrays * (2 + 4.0 / fast::TOKENS);
-        c.on_its_way = 8 * 16 * arrays;
+        c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * (2 + 4.0 / fast::TOKENS);
+        c.on_its_way = 8 * 16;
     } else if (is("add_groups_kernel")) {
         auto p = tally::of(l, fast::add_groups_kernel);
         c.bytes = (double)std::get<2>(p) * (double)std::get<3>(p) * 4 * l.grid.y;
         c.on_its_way = 8 * 4;
         c.least = (double)std::get<2>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
-    } else if (is("fast_norm")) {
-        double rows = is("fast_norm_forward") ? std::get<7>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<6>(tally::of(l, fast::fast_norm_backward_kernel));
-        double n = is("fast_norm_forward") ? std::get<8>(tally::of(l, fast::fast_norm_forward_kernel)) : std::get<7>(tally::of(l, fast::fast_norm_backward_kernel));
-        c.bytes = rows * n * (is("fast_norm_forward") ? 4 : 6);
+    } else if (is("fast_norm_forward")) {
+        auto p = tally::of(l, fast::fast_norm_forward_kernel);
+        c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
+    } else if (is("fast_norm_backward")) { /* what its sums read is near when dx reads it */
+        auto p = tally::of(l, fast::fast_norm_backward_kernel);
+        int sums = !!std::get<6>(p) + !!std::get<7>(p);
+        c.bytes = (double)std::get<8>(p) * (double)std::get<9>(p) * (6 + 4.0 / fast::TOKENS * sums);
+    } else if (is("rotary_kernel")) { /* of pairs, N a thread */
+        auto p = tally::of(l, rotary_kernel<8>);
+        c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
+    } else if (is("packs_kernel<8, Mask>")) {
+        auto p = tally::of(l, packs_kernel<8, Mask>);
+        c.bytes = (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
+    } else if (is("packs_kernel<8, Rows>")) {
+        c.bytes = 6 * l.elements;
+    } else if (is("packs_kernel<8, Repeated>")) {
+        c.bytes = 4 * l.elements;
+    } else if (is("combine_kernel<4")) {
+        c.bytes *= 4;
+    } else if (is("sums_by_")) {
+        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel<unsigned, false>));
+        c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
     } else if (is("slice_kernel")) {
         auto p = tally::of(l, fast::slice_kernel);
         c.bytes = l.element * (double)std::get<3>(p) * std::get<4>(p);
@@ -159,7 +178,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
         c.on_its_way = 2 * 4 * 16; /* four of its eight turns */
     } else if (is("embed")) {
-        c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row each, or of the table */
+        c.bytes = 6.0 * 768 * (double)l.grid.x; /* a row of the table each */
     } else if (is("moments") || is("lists")) {
         c.bytes = 0;
     }
@@ -374,6 +393,7 @@ int main(int argc, char **argv)
     const bool others = argc > 1 && !strcmp(argv[1], "others");
     of_large = argc > 2 ? atof(argv[2]) : of_large;
     of_small = argc > 3 ? atof(argv[3]) : of_small;
+    bench_turned = argc > 4;
     const gckpt_backend *gpu = gckpt_cuda_backend(0, &error);
     if (!gpu) {
         fprintf(stderr, "launches: %s\n", error);

@@ -58,7 +58,8 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)         \
+    X(rotary) X(dropout)
 
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {

@@ -17,14 +17,15 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE && rule < WHERE ? in->data : NULL;
-    if (!in->grad || in->grad == call->grad_out) /* passed on */
+    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->low) {
         sums(call, x,
-             { rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low, in->accumulate });
+             { rule, grad_out_of(call), other, own, sign, 1.0f, grad_of(*in), in->low,
+               in->accumulate });
     } else if (rule) {
         combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
                 in->accumulate);

@@ -98,8 +98,10 @@ BOTH_WAYS(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
-    if (call->out != call->in[0].data)
-        map_forward(call, Copy());
+    const Values x = value_of(call->in[0]);
+    const Results y = out_of(call);
+    if (x.f32 != y.f32 || x.bf16 != y.bf16)
+        map(call, Copy(), x, NONE, y, gckpti_elements(&call->shape), 0);
 }
 
 __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
@@ -137,16 +139,16 @@ struct Mask {
     int64_t each; /* elements of a row */
     int id;
     const Moment *now;
-    const float *x;
-    float *y;
+    Values x;
+    Results y;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<float, N> from = load<N>(x + i), to = {};
+        Pack<float, N> from = load<N>(x, i), to = {};
         uint64_t at = (uint64_t)(i + now->row * each);
         uint32_t word[4];
         if (accumulate)
-            to = load<N>(y + i);
+            to = load<N>(y, i);
         for (int k = 0; k < N; k++, at++) {
             if (k == 0 || at % 4 == 0)
                 gckpti_philox(now->seed, at / 4, (uint32_t)id, (uint32_t)now->step, word);
@@ -155,21 +157,21 @@ struct Mask {
             else
                 gckpti_put(&to.v[k], 0.0f, accumulate);
         }
-        store(y + i, to);
+        store(y, i, to);
     }
 };
 
 void dropout_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    const float *x = backward ? call->grad_out : in->data;
-    float *y = backward ? in->grad : call->out;
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
     if (!backward && !call->training)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
     const Mask o = { p, 1.0f / (1.0f - p), each, call->id, moment_of(call), x, y,
-                     backward && in->accumulate };
-    packs<4>(call, o, y ? n : 0, wide(x, y));
+                     backward && in.accumulate };
+    packs<8>(call, o, wanted(y) ? n : 0, wide(x) && wide(y));
 }
 BOTH_WAYS(dropout, dropout_by)

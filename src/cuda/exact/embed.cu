@@ -8,16 +8,18 @@ struct Taken {
     }
 };
 
-/* embed, gather: a warp copies a row. */
-__global__ void embed_forward_kernel(const float *table, Taken index, Results out, int64_t rows,
-                                     int64_t n)
-{
-    for (EACH_ROW(r, rows)) {
-        const float *from = table + index[r] * n;
-        for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-            put_at(out, r * n + i, from[i]);
+/* embed, gather: elements of rows of n. */
+struct Rows {
+    const float *table;
+    Taken index;
+    Results out;
+    int64_t n;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t r = i / n;
+        store(out, i, load<N>(table + index[r] * n + (i - r * n)));
     }
-}
+};
 
 /* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
  * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
@@ -96,7 +98,8 @@ void embed_by(const gckpt_call *call, bool backward)
     const Taken index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
                           x->shape.d[1] };
     if (!backward)
-        RUN_ROWS(call, embed_forward_kernel, rows, x->data, index, out_of(call), rows, n);
+        packs<8>(call, Rows{ x->data, index, out_of(call), n }, rows * n,
+                 n % 8 == 0 && wide(x->data) && wide(out_of(call)));
     if (!backward || !x->grad)
         return;
     unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;

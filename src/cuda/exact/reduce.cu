@@ -112,7 +112,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, x->data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, divide, { call->out }, NULL, 0 });
 }
 BOTH_WAYS(sum, reduce<false>)
 BOTH_WAYS(mean, reduce<true>)

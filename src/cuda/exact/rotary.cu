@@ -42,61 +42,65 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of a head of d; `packs` of them in half of what is turned. */
+/* A thread N pairs x_i, x_(i + half) of a head of d, `packs` of them in half of what is turned, or
+ * N columns behind these, which pass. */
 template <int N>
-__global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
+__global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
                               int heads, int packs, int d, int accumulate)
 {
+    const int half = packs * N, each = d / N - packs;
     for (EACH(at, n)) {
-        int64_t head = at / packs, place = head / heads % t;
-        int i = (int)(at - head * packs) * N, half = packs * N;
-        const float *from = x + head * d + i;
-        float *to = y + head * d + i;
-        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, e = {};
+        const int64_t head = at / each, place = head / heads % t;
+        const int i = (int)(at - head * each) * N;
+        const int64_t from = head * d + i, to = from + half;
+        Pack<float, N> a, b = load<N>(x, to), c, e;
+        if (i >= half) {
+            write_run<N>(y, to, N, true, b.v, accumulate);
+            continue;
+        }
+        a = load<N>(x, from);
         Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
-        if (accumulate) {
-            c = load<N>(to);
-            e = load<N>(to + half);
-        }
         for (int k = 0; k < N; k++) {
             float cosine = turn[2 * k / N].v[2 * k % N],
                   sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
-            gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
-            gckpti_put(&e.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+            c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
+            e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
-        store(to, c);
-        store(to + half, e);
+        write_run<N>(y, from, N, true, c.v, accumulate);
+        write_run<N>(y, to, N, true, e.v, accumulate);
     }
 }
 
 void rotary_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    const float *x = backward ? call->grad_out : in->data;
-    float *y = backward ? in->grad : call->out;
-    const int accumulate = backward && in->accumulate;
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o);
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
-    int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
+    int64_t half = gckpti_rotary_turned(o, d) / 2;
+    int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->work;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
                  o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
-    if (!y)
+    if (!wanted(y))
         return;
     if (listed)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
              call->training ? NULL : moment_of(call), by, t, (int)half);
-    if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
-        RUN_EACH(call, rotary_kernel<4>, n / 4, x, y, table, n / 4, t, o->heads, (int)half / 4,
-                 (int)d, accumulate);
+    const bool lie = wide(x) && wide(y) && wide(table);
+#define TURN(N)                                                                                    \
+    RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
+             (int)d, backward && in.accumulate)
+    if (lie && half % 8 == 0 && d % 8 == 0)
+        TURN(8);
+    else if (lie && half % 4 == 0 && d % 4 == 0)
+        TURN(4);
     else
-        RUN_EACH(call, rotary_kernel<1>, n, x, y, table, n, t, o->heads, (int)half, (int)d,
-                 accumulate);
-    if (turned < d && (x != y || accumulate)) /* columns that pass */
-        copy_part(call, { all, d, turned, d - turned }, FROM_PLACE | TO_PLACE, y, x, accumulate);
+        TURN(1);
+#undef TURN
 }
 BOTH_WAYS(rotary, rotary_by)

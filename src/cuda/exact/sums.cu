@@ -3,9 +3,11 @@
  * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
     Rule rule;
-    const float *g, *other, *own;
+    Values g;
+    const float *other, *own;
     float sign, divide;
-    float *sum, *low;
+    Results sum;
+    float *low;
     int accumulate;
     Axes<I> column, row; /* which sums() fills in, as their numbers */
     int64_t columns, rows;
@@ -15,7 +17,7 @@ template <class I, bool RULED>
 __device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
 {
     Place<I> more = place(s.row, (I)row);
-    float g = s.g[column.at0 + more.at0], factor = 1.0f;
+    float g = value_at(s.g, column.at0 + more.at0), factor = 1.0f;
     if (RULED) {
         PairGradient f = { s.rule, 1.0f };
         g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
@@ -34,7 +36,7 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = sum / s.divide;
+    put_at(s.sum, column, sum / s.divide);
     if (s.low)
         s.low[column] = low;
 }
@@ -46,7 +48,7 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
     for (EACH(c, s.columns)) {
         Place<I> at = place(s.column, (I)c);
         float own = RULED && s.own ? s.own[c] : 0.0f;
-        float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
+        float sum = s.accumulate ? value_at(s.sum, c) : 0.0f, low = s.low ? s.low[c] : 0.0f;
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8];
             for (int k = 0; k < 8; k++)
@@ -71,7 +73,8 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
     int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
     int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
     bool adds = warp == 0 && lane < columns;
-    float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
+    float sum = adds && s.accumulate ? value_at(s.sum, own) : 0.0f,
+          low = adds && s.low ? s.low[own] : 0.0f;
     Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
     float its[SUM_EACH / 2];
     for (int k = 0; k < SUM_EACH / 2; k++) {

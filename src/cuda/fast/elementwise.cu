@@ -26,6 +26,7 @@ template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
     {                                                                                              \
         map_back(call, Slope<gckpti_##name##_slope, put>(), at);                                   \
     }
+using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 CURVE(gelu_erf, put_product, value_of(call->in[0]))
 CURVE(silu, put_product, value_of(call->in[0]))
 CURVE(tanh, put_product, value_out_of(call))
@@ -47,20 +48,14 @@ void gelu_backward(const gckpt_call *call)
         map_back(call, Slope<gelu_slope_of, put_product>(), value_of(x));
 }
 
-void scale_forward(const gckpt_call *call)
+void scale_by(const gckpt_call *call, bool backward)
 {
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map_out(call, f, value_of(call->in[0]), NONE);
+    const Scale<put_product> f = { *(const float *)call->attributes };
+    backward ? map_back(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
+BOTH_WAYS(scale, scale_by)
 
-void scale_backward(const gckpt_call *call)
-{
-    Scale<put_product> f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
-        call->in[0].accumulate);
-}
-
-/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+/* ---- sums and products of two tensors of one shape; of others, but for a sum's, declined ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -89,11 +84,29 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* out = a + b, b of m elements being repeated. */
+struct Repeated {
+    Values a, b;
+    Results out;
+    int64_t m;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        Pack<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
+        for (int k = 0; k < N; k++)
+            x.v[k] += y.v[k];
+        store(out, i, x);
+    }
+};
+
 template <auto F> void combine_forward(const gckpt_call *call)
 {
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     const Results out = out_of(call);
-    if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
+    const int64_t m = gckpti_elements(&call->in[1].shape);
+    if (call->in[1].shape.n < call->shape.n)
+        packs<8>(call, Repeated{ a, b, out, m }, gckpti_elements(&call->shape),
+                 m % 8 == 0 && wide(a) && wide(b) && wide(out));
+    else if (F != plus || (!folded(call, PLUS, a, b, out) && !folded(call, PLUS, b, a, out)))
         map_out(call, Both<F>(), a, b);
 }
 
@@ -103,7 +116,10 @@ void mul_forward(const gckpt_call *call) { combine_forward<times>(call); }
 void add_backward(const gckpt_call *call)
 {
     combine_backward(call, 0, Both<plus>(), NONE);
-    combine_backward(call, 1, Both<plus>(), NONE);
+    if (call->in[1].shape.n < call->shape.n)
+        broadcast_gradient(call, 1, 1.0f, NULL, NO_RULE);
+    else
+        combine_backward(call, 1, Both<plus>(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
@@ -115,7 +131,14 @@ void mul_backward(const gckpt_call *call)
     combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
     combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
 }
-gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last axes of the first */
+{
+    const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
+    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a);
+    for (int k = 1; k <= b->n; k++)
+        last = last && b->d[b->n - k] == a->d[a->n - k];
+    return last ? GCKPT_OK : alike_room(call);
+}
 gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
 gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
 
@@ -143,8 +166,12 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
     }
 }
 
-void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg &in = call->in[0];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
@@ -154,13 +181,4 @@ void slice_by(const gckpt_call *call, Values x, Results y, int backward, int acc
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
-
-void slice_forward(const gckpt_call *call)
-{
-    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
-}
-
-void slice_backward(const gckpt_call *call)
-{
-    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
-}
+BOTH_WAYS(slice, slice_by)

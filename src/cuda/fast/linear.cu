@@ -8,42 +8,52 @@ struct Column {
     int accumulate;
 };
 
-/* `plain` gets sums of g, `normed` of g (x - c - mean) rstd with `each` of these per row (a norm's
- * aux). A thread has N columns of a group, N > 1: of bf16. */
+/* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
+ * of which are on their way at once. */
+template <int N, bool NORM>
+__device__ inline void group_sums(const Values &g, const Values &x, const float *aux, int center,
+                                  int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
+                                  float *by)
+{
+    enum { AHEAD = NORM ? 4 : 8 };
+#pragma unroll 1
+    for (int64_t r = first; r < first + TOKENS; r += AHEAD) {
+        Pack<uint16_t, N> u[AHEAD], v[AHEAD];
+        UNROLL for (int k = 0; k < AHEAD && N > 1; k++)
+        {
+            const int64_t at = gckpti_min(r + k, rows - 1) * n + j;
+            u[k] = load<N>(g.bf16 + at);
+            if (NORM)
+                v[k] = load<N>(x.bf16 + at);
+        }
+        UNROLL for (int k = 0; k < AHEAD; k++)
+        {
+            const int64_t row = r + k, at = row * n + j;
+            if (row >= rows)
+                continue;
+            const Normed o = NORM ? normed(aux, row, center) : Normed();
+            UNROLL for (int e = 0; e < N; e++)
+            {
+                const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
+                sum[e] += a;
+                if (NORM)
+                    by[e] += a * (((N > 1 ? gckpti_from_bf16(v[k].v[e]) : value_at(x, at)) - o.c) *
+                                  o.rstd);
+            }
+        }
+    }
+}
+
 template <int N>
 __global__ void __launch_bounds__(256)
-    group_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux, int each,
-                      float *plain, float *normed)
+    group_sums_kernel(Values g, int64_t rows, int64_t n, float *parts)
 {
     int64_t packs = n / N, groups = (rows + TOKENS - 1) / TOKENS;
     for (EACH(i, groups * packs)) {
-        int64_t group = i / packs, j = i % packs * N, r = group * TOKENS;
-        float sum[N] = {}, by[N] = {};
-#pragma unroll(N > 1 ? 8 : 4)
-        for (int k = 0; k < TOKENS; k++) {
-            if (r + k >= rows)
-                continue;
-            Pack<float, N> v = {}, u = {};
-            const float *a = aux + (r + k) * each;
-            float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-            if (N > 1) {
-                v = load<N>(Values{ NULL, g.bf16 }, (r + k) * n + j);
-                u = load<N>(Values{ NULL, x.bf16 }, (r + k) * n + j);
-            } else {
-                v.v[0] = value_at(g, (r + k) * n + j);
-                u.v[0] = value_at(x, (r + k) * n + j);
-            }
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                sum[e] += v.v[e];
-                if (normed)
-                    by[e] += v.v[e] * (gckpti_centered(u.v[e], c, mean) * a[each - 1]);
-            }
-        }
-        for (int e = 0; e < N && plain; e++)
-            plain[group * n + j + e] = sum[e];
-        for (int e = 0; e < N && normed; e++)
-            normed[group * n + j + e] = by[e];
+        int64_t group = i / packs, j = i % packs * N;
+        float sum[N] = {};
+        group_sums<N, false>(g, {}, NULL, 0, group * TOKENS, rows, n, j, sum, NULL);
+        write_run<N>({ parts, NULL }, group * n + j, N, true, sum);
     }
 }
 
@@ -100,28 +110,30 @@ gckpt_call without_zeros(const gckpt_call *call)
     return c;
 }
 
-/* Room for one of the two sums; arg: a parameter that may want one. */
+/* Room for such a sum; arg: a parameter that may want one. */
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
     return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
 }
 
-/* One of them may have no parts. */
-void column_sums(const gckpt_call *call, Column plain, Column normed, Values x, const float *aux,
-                 int each)
+/* To one sum or two; one of them may have no parts. */
+void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (a.parts || b.parts)
+        RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), a.parts && b.parts ? 2 : 1), 256,
+            0, a.parts ? a : b, b, (rows + TOKENS - 1) / TOKENS, n);
+}
+
+void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
+                 int64_t n)
+{
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
-    const Values g = grad_out_of(call);
-    if (g.bf16 && (!normed.parts || x.bf16) && n % 8 == 0 && wide(g) && wide(x))
-        RUN(call, group_sums_kernel<8>, blocks_for(groups * n / 8, 256), 256, 0, g, rows, n, x, aux,
-            each, plain.parts, normed.parts);
+    if (g.bf16 && n % 8 == 0 && wide(g))
+        RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
     else
-        RUN(call, group_sums_kernel<1>, blocks_for(groups * n, 256), 256, 0, g, rows, n, x, aux,
-            each, plain.parts, normed.parts);
-    RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), plain.parts && normed.parts ? 2 : 1),
-        256, 0, plain.parts ? plain : normed, normed, groups, n);
+        RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
+    add_groups(call, sum, {}, rows, n);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -148,7 +160,7 @@ void linear_backward(const gckpt_call *asked)
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     Room sums = room; /* where the other factors come when these are done */
     if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, column_of(sums, s.m, s.n, in[2]), {}, NONE, NULL, 0);
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
         mma_product(call,

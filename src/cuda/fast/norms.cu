@@ -37,14 +37,32 @@ __global__ void __launch_bounds__(256, 5)
     }
 }
 
-__global__ void fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux,
-                                          Values g, Results dx, int64_t rows, int64_t n, bool wide,
-                                          int accumulate)
+/* A block has TOKENS rows at a time, which stay near while they are read twice: for their columns'
+ * sums, by which gradients of bias and gain grow (a thread has four), and for dx, a warp a row. */
+__global__ void __launch_bounds__(32 * TOKENS, 2)
+    fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
+                              Results dx, float *plain, float *by_h, int64_t rows, int64_t n,
+                              bool wide, int accumulate)
 {
     int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
-    for (EACH_ROW(r, rows)) {
-        const Normed o = normed(aux, r, center);
+    const int each = wide && x.bf16 && g.bf16 ? 4 : 1;
+    for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
+        const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t j = threadIdx.x * each; (plain || by_h) && j < n; j += each * blockDim.x) {
+            float sum[4] = {}, by[4] = {};
+            if (each == 4)
+                group_sums<4, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            else
+                group_sums<1, true>(g, x, aux, center, first, rows, n, j, sum, by);
+            if (plain)
+                write_run<4>({ plain, NULL }, group * n + j, each, each == 4, sum);
+            if (by_h)
+                write_run<4>({ by_h, NULL }, group * n + j, each, each == 4, by);
+        }
+        if (r >= rows || !wanted(dx))
+            continue;
+        const Normed o = normed(aux, r, center);
         for (int64_t i = lane * 8; i < n; i += 256) {
             read_run<8>(x, r * n + i, n - i, wide, v);
             read_run<8>(g, r * n + i, n - i, wide, u);
@@ -96,12 +114,10 @@ void layernorm_backward(const gckpt_call *asked)
         normed = column_of(room, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
         plain = column_of(room, rows, n, call->in[o->bias]);
-    if (normed.parts || plain.parts)
-        column_sums(call, plain, normed, normed.parts ? x : NONE, aux, o->center ? 3 : 1);
-    if (wanted(call->in[0]))
-        RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
-            norm_input(call, o->gain), aux, g, dx, rows, n,
-            n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
+    RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
+        norm_input(call, o->gain), aux, g, dx, plain.parts, normed.parts, rows, n,
+        n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
+    add_groups(call, plain, normed, rows, n);
 }
 
 gckpt_result layernorm_room(gckpt_call *call)

@@ -69,6 +69,7 @@ class Kernel:
 
     def statement(self, text):
         while True:
+            text = text.lstrip("{} ")   # a block of its own has one register, by one name
             label = re.match(r"(\$?[\w$]+):\s*", text)
             if not label:
                 break
