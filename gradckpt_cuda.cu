@@ -14,17 +14,17 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               607
+ *     >>device    streams, memory, errors, launching, recordings                               605
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           678
+ *     >>between   fill, add, convert, update, unpack                                           663
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3849
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3729
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1652
  *                 products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            291
+ *     >>backend   which kernels there are, the self-test, the table                            293
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
@@ -120,6 +120,7 @@ struct Device {
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
     Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
+    Side twin;                /* a product beside those that follow it */
     cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
@@ -561,8 +562,7 @@ void drop(Device *d, Recording *r)
 
 void forget(void *context, const void *owner)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
             drop(d, &d->recordings[i]);
@@ -612,8 +612,7 @@ void tell(Device *d, const gckpt_moment *m)
  * `recorded`, so that nothing of another thread comes between. */
 int repeat(void *context, const gckpt_moment *m)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
@@ -637,8 +636,7 @@ int repeat(void *context, const gckpt_moment *m)
 
 int recorded(void *context)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     Recording *r = d->recording;
     cudaGraph_t graph = NULL;
     if (!r)
@@ -711,10 +709,11 @@ template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, boo
         RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
 }
 
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
+ * h 8 on: of the 16 lanes that are neighbours. */
+__device__ inline float warp_sum(float lane, int h = 16)
 {
-    for (int h = 16; h; h /= 2)
+    for (; h; h /= 2)
         lane += __shfl_xor_sync(0xffffffffu, lane, h);
     return lane;
 }
@@ -737,6 +736,8 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
+__device__ inline const Results &results_at(const Results &y) { return y; }
+__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
 bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
@@ -821,42 +822,25 @@ __device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t l
 }
 
 /* >>between/map */
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
- * so that bytes may coincide. F::READS: which of a and b there are. */
-enum { READS_NONE, READS_A, READS_BOTH };
-
-template <int N, class F>
-__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
-                              int64_t left, int accumulate)
-{
-    float z[N] = {};
-    if (accumulate)
-        read_run<N>(d, i, left, true, z);
-    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], accumulate);
-    write_run<N>(Results{ d, NULL }, i, left, true, z);
-}
-
-/* What may be rounded is added when it is done. */
-template <int N, class F>
-__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
-                              int64_t i, int64_t left, int accumulate)
-{
-    float z[N];
-    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], 0);
-    write_run<N>(d, i, left, true, z, accumulate);
-}
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated, but where D may be bf16: what
+ * may be rounded is added when it is done. An element is one thread's, so that bytes may coincide.
+ * F::READS: which of a and b there are. */
+enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
+    constexpr bool ROUNDED = !std::is_pointer<D>::value;
     for (EACH(pack, (n + N - 1) / N)) {
         const int64_t i = pack * N, left = n - i;
-        float x[N] = {}, y[N] = {};
-        if (F::READS >= READS_A)
-            read_run<N>(a, i, left, true, x);
-        if (F::READS >= READS_BOTH)
+        float x[N] = {}, y[N] = {}, z[N] = {};
+        read_run<N>(a, i, left, true, x);
+        if (F::READS == READS_BOTH)
             read_run<N>(b, i, left, true, y);
-        map_to<N>(f, x, y, d, i, left, accumulate);
+        if (!ROUNDED && accumulate)
+            read_run<N>(d, i, left, true, z);
+        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], ROUNDED ? 0 : accumulate);
+        write_run<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 
@@ -1208,6 +1192,7 @@ void flush(Device *d)
         waiting[d->number].product = NULL;
         product(d);
     }
+    side_join(d, &d->twin, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -1223,8 +1208,7 @@ void flush(Device *d)
 /* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    Device *d = device_of(call);
-    Hold hold(d, true);
+    Hold d(device_of(call), true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
     bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
@@ -1254,8 +1238,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
-    Device *d = device_of(call);
-    Hold hold(d, true);
+    Hold d(device_of(call), true);
     Passes *w = &waiting[d->number].passes;
     gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
@@ -1708,32 +1691,32 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 }
 
 /* >>exact/sums */
-/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
- * lying as the sums do; low NULL: sums are plain. */
-template <class I> struct Sums {
-    Rule rule;
-    Values g;
-    const float *other, *own;
-    float sign, divide;
-    Results sum;
-    float *low;
+/* A column's sum over rows in their order (5e). */
+struct Sum {
+    Results at; /* none: not wanted */
+    float *low; /* NULL: without */
     int accumulate;
-    Axes<I> column, row; /* which sums() fills in, as their numbers */
-    int64_t columns, rows;
+    float divide = 1.0f;
 };
 
-template <class I, bool RULED>
-__device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
+Sum sum_to(float *at) { return { { at, NULL } }; }
+Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.low, x.accumulate }; }
+
+/* i 0: there is none. */
+Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
+
+/* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
+__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *low)
 {
-    Place<I> more = place(s.row, (I)row);
-    float g = value_at(s.g, column.at0 + more.at0), factor = 1.0f;
-    if (RULED) {
-        PairGradient f = { s.rule, 1.0f };
-        g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
-        return s.rule >= WHERE ? g : gckpti_mul(g, factor);
-    }
-    return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
+    *low = s.low && (s.accumulate || !fresh) ? s.low[i] : 0.0f;
+    return s.accumulate ? value_at(s.at, i) : 0.0f;
+}
+
+__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float low)
+{
+    put_at(s.at, i, sum / s.divide);
+    if (s.low)
+        s.low[i] = low;
 }
 
 __device__ inline void add_term(bool lows, float *sum, float *low, float x)
@@ -1744,91 +1727,134 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
         gckpti_sum_add(sum, NULL, x);
 }
 
-template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
-{
-    put_at(s.sum, column, sum / s.divide);
-    if (s.low)
-        s.low[column] = low;
-}
+/* What a sum adds, or two, of a row: terms that are read by columns. Column: what a thread knows of
+ * one; FRESH: with low parts, even if they are not kept; along: neighbours are rows, so that a
+ * thread has PLACES columns. */
+struct Terms {
+    static constexpr bool FRESH = false, along = false;
+    static constexpr int PLACES = 1;
+    typedef int64_t Column;
+    __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
+};
 
-/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
-template <class I, bool RULED>
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+/* A block has COLUMNS columns. Its threads bring 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add those before, a lane a column of one of the two. A column is one chain of
+ * four additions for each term (5e), some 16 cycles, and no number of threads makes it shorter: few
+ * columns of many rows do not fill the chip. Images, which rows of blocks have, are one by one. */
+template <class T, int COLUMNS>
+__global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
+                                   int64_t rows, int64_t n)
 {
-    for (EACH(c, s.columns)) {
-        Place<I> at = place(s.column, (I)c);
-        float own = RULED && s.own ? s.own[c] : 0.0f;
-        float sum = s.accumulate ? value_at(s.sum, c) : 0.0f, low = s.low ? s.low[c] : 0.0f;
-        for (int64_t r = 0; r < s.rows; r += 8) {
-            float x[8];
-            for (int k = 0; k < 8; k++)
-                x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
-            for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.low, &sum, &low, x[k]);
-        }
-        put_sum(s, c, sum, low);
+    enum { EACH_HAS = 8, LINES = 256 / COLUMNS, ROUND = EACH_HAS * LINES, PLACES = T::PLACES };
+    SHARED(float, tile, [2][2][ROUND][COLUMNS + 1]);
+    const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
+    const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
+    const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
+    const int columns = (int)gckpti_min(n - begin, COLUMNS);
+    const Sum mine = thread < 32 ? first : second;
+    const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
+    float sum = 0.0f, low = 0.0f, term[EACH_HAS][2];
+    typename T::Column its[PLACES];
+    if (adds)
+        sum = sum_begin(mine, to, T::FRESH, &low);
+    EVERY(k, PLACES) {
+        const int column = of.along ? line + LINES * k : lane;
+        its[k] = of.column_of(image, begin + (column < columns ? column : 0));
     }
-}
-
-/* A block has 32 columns. Its warps bring 64 rows of them to shared memory, neighbours in g by
- * neighbouring lanes (along: they are rows, else columns), while the first warp adds the 64 before,
- * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
- * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
-enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I, bool RULED>
-__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
-{
-    SHARED(float, tile, [2][SUM_ROWS][33]);
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
-    int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
-    bool adds = warp == 0 && lane < columns;
-    float sum = adds && s.accumulate ? value_at(s.sum, own) : 0.0f,
-          low = adds && s.low ? s.low[own] : 0.0f;
-    Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
-    float its[SUM_EACH / 2];
-    for (int k = 0; k < SUM_EACH / 2; k++) {
-        int column = along ? warp + SUM_WARPS * k : lane;
-        int64_t c = first + (column < columns ? column : 0);
-        at[k] = place(s.column, (I)c);
-        its[k] = RULED && s.own ? s.own[c] : 0.0f;
-    }
-    for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
-        float x[SUM_EACH];
-        int64_t next = r + SUM_ROWS;
-        int buffer = (int)(next / SUM_ROWS % 2);
-        for (int k = 0; k < SUM_EACH; k++) {
-            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
-            int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
-            x[k] = column < columns && row < s.rows
-                       ? term_of<I, RULED>(s, at[k % 4], its[k % 4], row)
-                       : 0.0f;
+    for (int64_t from = -ROUND; from < rows; from += ROUND) {
+        const int now = (int)(from / ROUND & 1), which = thread / 32 % 2;
+        EVERY(k, EACH_HAS) { /* of the next rows */
+            const int column = of.along ? line + LINES * (k % PLACES) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            term[k][0] = term[k][1] = 0.0f;
+            if (from + ROUND + row < rows && column < columns)
+                of(its[k % PLACES], from + ROUND + row, term[k]);
         }
-        int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
-#pragma unroll 16
-        for (int k = 0; k < rows && adds && r >= 0; k++)
-            add_term(s.low, &sum, &low, tile[1 - buffer][k][lane]);
-        for (int k = 0; k < SUM_EACH; k++) {
-            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
-            int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;
-            tile[buffer][row][column] = x[k];
+        const int count = (int)gckpti_min(rows - from, ROUND);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            add_term(T::FRESH || mine.low, &sum, &low, tile[now][which][k][lane]);
+        EVERY(k, EACH_HAS) {
+            const int column = of.along ? line + LINES * (k % PLACES) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
         }
         __syncthreads();
     }
     if (adds)
-        put_sum(s, own, sum, low);
+        sum_end(mine, to, sum, low);
+}
+
+template <int COLUMNS = 32, class T>
+void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Sum &second,
+                 int64_t rows, int64_t n, int64_t images = 1)
+{
+    const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
+    if (wanted(first.at) || wanted(second.at))
+        RUN(call, (column_sums_kernel<T, COLUMNS>), dim3((unsigned)blocks), 256, 0, of, first,
+            second, rows, n);
+}
+
+/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
+ * A term is g * other, or sign * g, or (RULED) by a rule, `own` lying as the sums do. steps: 0 of
+ * g, 1 of `other`. */
+template <class I, bool RULED = false> struct Sums {
+    static constexpr bool FRESH = false;
+    static constexpr int PLACES = 4;
+    struct Column {
+        Place<I> at;
+        float own;
+    };
+    Rule rule;
+    Values g;
+    const float *other, *own;
+    float sign;
+    Sum to;
+    Axes<I> column, row; /* which sums() fills in, as what follows */
+    int64_t columns, rows;
+    bool along;
+
+    __device__ Column column_of(int64_t, int64_t c) const
+    {
+        return { place(column, (I)c), RULED && own ? own[c] : 0.0f };
+    }
+    __device__ void operator()(const Column &c, int64_t r, float *term) const
+    {
+        const Place<I> more = place(row, (I)r);
+        float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
+        if (RULED)
+            x = PairGradient{ rule, 1.0f }.product_of(x, y, c.own, &y);
+        *term = gckpti_mul(x, y);
+    }
+};
+
+/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+template <class I, bool RULED>
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
+{
+    for (EACH(c, s.columns)) {
+        const auto its = s.column_of(0, c);
+        float low, sum = sum_begin(s.to, c, false, &low);
+        for (int64_t r = 0; r < s.rows; r += 8) {
+            float x[8] = {};
+            for (int k = 0; k < 8; k++)
+                if (r + k < s.rows)
+                    s(its, r + k, &x[k]);
+            for (int k = 0; k < 8 && r + k < s.rows; k++)
+                add_term(s.to.low, &sum, &low, x[k]);
+        }
+        sum_end(s.to, c, sum, low);
+    }
 }
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { s.rule, s.g, s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate,
-                  axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows };
-    bool along = s.row.n && s.row.step[0][0] == 1;
-    if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
+    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.own, s.sign, s.to, axes_in<I>(s.column, 1),
+                               axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
-        RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
-            32 * SUM_WARPS, 0, t, along);
+        column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
 /* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
@@ -1842,6 +1868,7 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
+    s.along = s.row.n && s.row.step[0][0] == 1;
     if (s.rule)
         small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else
@@ -1874,9 +1901,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
     if (in->low) {
-        sums(call, x,
-             { rule, grad_out_of(call), other, own, sign, 1.0f, grad_of(*in), in->low,
-               in->accumulate });
+        sums(call, x, { rule, grad_out_of(call), other, own, sign, sum_of(*in) });
     } else if (rule) {
         combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
                 in->accumulate);
@@ -1968,13 +1993,9 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
                int accumulate)
 {
     const bool from = which & FROM_PLACE, to = which & TO_PLACE;
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, p.n, 1, 1);
-    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
-    Axes<int64_t> x = axes_of(&w);
-    std::swap(x.step[0], x.step[1]);
-    std::swap(x.step[1], x.step[2]);
+    const Axes<int64_t> x = { 2,
+                              { p.n, p.blocks },
+                              { { 1, to ? p.whole : p.n }, { 1, from ? p.whole : p.n } } };
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
@@ -2063,33 +2084,11 @@ Part slice_part(const gckpt_call *call)
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* d = s in the part, else `value`, in one pass. */
-template <int N, class I>
-__global__ void spread_kernel(Part p, float *d, const float *s, float value)
-{
-    const I whole = (I)p.whole / N, begin = (I)p.begin / N, part = (I)p.n / N;
-    for (EACH(i, p.blocks * p.whole / N)) {
-        I block = (I)i / whole, j = (I)i - block * whole - begin;
-        Pack<float, N> x;
-        for (int k = 0; k < N; k++)
-            x.v[k] = value;
-        if (j < part) /* unsigned: from 0 on */
-            x = load<N>(s + (block * part + j) * N);
-        store(d + i * N, x);
-    }
-}
-
+/* d = s in the part, else `value`. */
 void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
-    int64_t n = p.blocks * p.whole;
-    bool narrow = n < GCKPT_CUDA_WIDE;
-    bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    if (four)
-        RUN_EACH(call, (spread_kernel<4, uint32_t>), n / 4, p, d, s, value);
-    else if (narrow)
-        RUN_EACH(call, (spread_kernel<1, uint32_t>), n, p, d, s, value);
-    else
-        RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
+    fill(call, d, gckpti_bits(value), p.blocks * p.whole);
+    copy_part(call, p, TO_PLACE, d, s, 0);
 }
 
 void slice_by(const gckpt_call *call, bool backward)
@@ -2145,20 +2144,13 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct Squares { /* (x - y)^2 */
-    static constexpr int VALUES = 1;
-    const float *x, *y;
-    __device__ void read(float *v, int64_t i) const { v[0] = x[i] - y[i]; }
-    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[0], sum); }
-};
-
 struct Errors { /* w a b, and w where that is 0 or NaN */
     static constexpr int VALUES = 2;
     gckpti_errors e;
     __device__ void read(float *v, int64_t i) const
     {
         float w = gckpti_error_weight(&e, i);
-        float a = gckpti_error_factors(e.kind, e.x[i], e.y[i], e.delta, &v[1]);
+        float a = gckpti_error_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
         bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
@@ -2251,7 +2243,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, divide, { call->out }, NULL, 0 });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divide } });
 }
 BOTH_WAYS(sum, reduce<false>)
 BOTH_WAYS(mean, reduce<true>)
@@ -2266,45 +2258,30 @@ __device__ bool takes(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* A thread a result, of lines of `inner`; neighbours read neighbours. */
+/* Of lines of `inner`: a thread a result, whose neighbours read neighbours; of the last axis LANES
+ * of a warp. */
+template <int LANES>
 __global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
                                 int64_t inner, int64_t n)
 {
-    for (EACH(i, n)) {
+    for (EACH(e, n * LANES)) {
+        const int64_t i = e / LANES;
         const float *from = x + i / inner * size * inner + i % inner;
-        float best = from[0];
-        int32_t at = 0;
-        for (int32_t k = 1; k < size; k++)
-            if (takes(from[k * inner], k, best, at))
-                best = from[k * inner], at = k;
-        if (out)
-            out[i] = best;
-        if (number)
-            number[i] = at;
-    }
-}
-
-/* The last axis: a warp a result. */
-__global__ void greatest_row_kernel(const float *x, float *out, int32_t *number, int64_t size,
-                                    int64_t rows)
-{
-    for (EACH_ROW(r, rows)) {
-        const int32_t lane = (int32_t)threadIdx.x % 32;
         float best = 0.0f;
         int32_t at = -1;
-        for (int64_t k = lane; k < size; k += 32)
-            if (takes(x[r * size + k], (int32_t)k, best, at))
-                best = x[r * size + k], at = (int32_t)k;
-        for (int h = 16; h; h /= 2) {
+        for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
+            if (takes(from[k * inner], k, best, at))
+                best = from[k * inner], at = k;
+        for (int h = LANES / 2; h; h /= 2) {
             const float v = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
             if (k >= 0 && takes(v, k, best, at))
                 best = v, at = k;
         }
-        if (lane == 0 && out)
-            out[r] = best;
-        if (lane == 0 && number)
-            number[r] = at;
+        if (e % LANES == 0 && out)
+            out[i] = best;
+        if (e % LANES == 0 && number)
+            number[i] = at;
     }
 }
 
@@ -2314,9 +2291,9 @@ void greatest(const gckpt_call *call, float *out, void *number)
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, greatest_row_kernel, n, x, out, (int32_t *)number, v.size, n);
+        RUN_ROWS(call, greatest_kernel<32>, n, x, out, (int32_t *)number, v.size, v.inner, n);
     else
-        RUN_EACH(call, greatest_kernel, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_EACH(call, greatest_kernel<1>, n, x, out, (int32_t *)number, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
@@ -2516,14 +2493,11 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
              call->training ? NULL : moment_of(call), by, t, (int)half);
-    const bool lie = wide(x) && wide(y) && wide(table);
 #define TURN(N)                                                                                    \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (lie && half % 8 == 0 && d % 8 == 0)
+    if (wide(x) && wide(y) && wide(table) && half % 8 == 0 && d % 8 == 0)
         TURN(8);
-    else if (lie && half % 4 == 0 && d % 4 == 0)
-        TURN(4);
     else
         TURN(1);
 #undef TURN
@@ -2582,61 +2556,23 @@ int64_t loss_rows(const gckpt_call *call)
     return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
 }
 
-/* work: a float a row. */
-template <class F> void sum_of_loss(const gckpt_call *call, F f)
-{
-    int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
-    float *losses = (float *)call->work;
-    if (call->loss_sum)
-        row_sums(call, f, losses, rows, n / rows, 1.0f);
-    add_losses(call, losses, NULL, rows, n / rows);
-}
-
-/* d = loss_scale * x, where x is read, or 1 */
-template <int X> struct ByLossScale {
-    static constexpr int READS = X;
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
     const Moment *now;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, X ? x : 1.0f, now->loss_scale, accumulate);
+        gckpti_put_product(d, x, now->loss_scale, accumulate);
     }
 };
 
-void sum_loss_by(const gckpt_call *call, bool backward)
-{
-    if (!backward)
-        return sum_of_loss(call, Plain{ call->in[0].data });
-    map_gradient(call, call->in[0], ByLossScale<READS_NONE>{ moment_of(call) }, NULL, NULL);
-}
-BOTH_WAYS(sum_loss, sum_loss_by)
-
-struct Difference {
-    static constexpr int READS = READS_BOTH;
-    float twice; /* 2, or -2 */
-    const Moment *now;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
-    }
-};
-
-void mean_squared_error_by(const gckpt_call *call, bool backward)
-{
-    const float *x = call->in[0].data, *y = call->in[1].data;
-    if (!backward)
-        return sum_of_loss(call, Squares{ x, y });
-    map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
-    map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
-}
-BOTH_WAYS(mean_squared_error, mean_squared_error_by)
-
-/* ---- losses of elements that may have weights ---- */
+/* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
 __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
                                        int64_t n, int x_accumulate, int y_accumulate)
 {
     for (EACH(i, n)) {
-        float w = gckpti_error_weight(&e, i), x = e.x[i];
-        float d = gckpti_error_slope(e.kind, x, e.y[i], e.delta);
+        float w = gckpti_error_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+        float d = gckpti_error_slope(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
         if (dx)
             gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
         if (e.kind == GCKPTI_BINARY)
@@ -2649,28 +2585,32 @@ __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, co
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale<READS_A>{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
 }
 
-/* work, backward: a float a weight. */
+/* work: a float a row; backward: one a weight. */
 template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
 {
     Errors f = { gckpti_errors_of(call, KIND) };
-    if (!backward)
-        return sum_of_loss(call, f);
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape), share = f.e.share;
+    int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
+    float *sums = (float *)call->work;
+    if (!backward && call->loss_sum)
+        row_sums(call, f, sums, rows, n / rows, 1.0f);
+    if (!backward)
+        return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
         RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
                  x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
-    row_sums(call, f, (float *)call->work, n / share, share, 1.0f);
-    weights_gradient(call, (float *)call->work);
+    row_sums(call, f, sums, n / share, share, 1.0f);
+    weights_gradient(call, sums);
 }
 
-BOTH_WAYS(mean_squared_error_with, errors_by<GCKPTI_SQUARED>)
+BOTH_WAYS(sum_loss, errors_by<GCKPTI_SUMMED>)
+BOTH_WAYS(mean_squared_error, errors_by<GCKPTI_SQUARED>)
 BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
 BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)
 
@@ -3196,88 +3136,20 @@ void products(const gckpt_call *call, const gckpti_product *t)
 }
 
 /* >>exact/linear */
-/* A sum over rows in their order (5e), as a thread keeps it. */
-struct Sum {
-    float *at, *low; /* at NULL: not wanted; low NULL: without */
-    int accumulate;
-};
-
-enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
-
-/* Sums over rows of two terms, and of images, which rows of blocks have, one by one. The additions
- * of a column wait for each other, so that time is rows times the latency of four additions. To
- * wait for nothing else, warps 0 and 1 add up 32 columns of one of the two from shared memory; the
- * next 64 rows are under way by all eight. FRESH: with low parts from +0, which are not kept. */
-template <class T>
-__global__ void column_sums_kernel(T of, Sum first, Sum second, int64_t rows, int64_t n)
-{
-    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t across = (n + NORM_COLUMNS - 1) / NORM_COLUMNS, image = blockIdx.x / across;
-    const int64_t column = (blockIdx.x - image * across) * NORM_COLUMNS + lane;
-    const int64_t to = image * n + column;
-    const Sum mine = warp == 0 ? first : second;
-    const bool adds = warp < 2 && mine.at && column < n;
-    float sum = adds && mine.accumulate ? mine.at[to] : 0.0f;
-    float low = adds && mine.low ? mine.low[to] : 0.0f, term[NORM_ROWS / 8][2];
-    of.begin(image, column < n ? column : 0);
-    for (int64_t from = -NORM_ROWS; from < rows; from += NORM_ROWS) {
-        int now = (int)(from / NORM_ROWS & 1);
-        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = from + NORM_ROWS + 8 * k + warp;
-            term[k][0] = term[k][1] = 0.0f;
-            if (r < rows && column < n)
-                of(r, column, term[k]);
-        }
-        const float(*line)[NORM_COLUMNS] = tile[now][warp % 2];
-        int count = (int)(rows - from < NORM_ROWS ? rows - from : NORM_ROWS);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && from >= 0; k++)
-            add_term(T::FRESH || mine.low, &sum, &low, line[k][lane]);
-        for (int k = 0; k < NORM_ROWS / 8; k++)
-            for (int which = 0; which < 2; which++)
-                tile[!now][which][8 * k + warp][lane] = term[k][which];
-        __syncthreads();
-    }
-    if (adds)
-        mine.at[to] = sum;
-    if (adds && mine.low)
-        mine.low[to] = low;
-}
-
 /* Of x (rows,n), f32 or bf16. */
-struct RowTerms {
-    static constexpr bool FRESH = false;
-    const float *x;
-    const uint16_t *bf16;
+struct RowTerms : Terms {
+    Values x;
     int64_t n;
-    __device__ __forceinline__ void begin(int64_t, int64_t) {}
-    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
-        const int64_t at = r * n + column;
-        term[0] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        *term = value_at(x, r * n + column);
     }
 };
-
-Sum sum_of(const gckpt_arg &x) { return { x.grad, x.low, x.accumulate }; }
-
-/* i 0: there is none. */
-Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
-
-template <class T>
-void column_sums(const gckpt_call *call, const T &of, Sum first, Sum second, int64_t rows,
-                 int64_t n, int64_t images = 1)
-{
-    const int64_t blocks = (n + NORM_COLUMNS - 1) / NORM_COLUMNS * images;
-    if (first.at || second.at)
-        RUN(call, column_sums_kernel<T>, dim3((unsigned)blocks), 256, 0, of, first, second, rows,
-            n);
-}
 
 /* The third input's, of all rows of g. */
 void bias_gradient(const gckpt_call *call)
 {
-    const RowTerms of = { call->grad_out, call->grad_out_bf16, gckpti_last(&call->shape) };
+    const RowTerms of = { {}, grad_out_of(call), gckpti_last(&call->shape) };
     if (call->inputs == 3)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
@@ -3923,14 +3795,12 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
 }
 
 /* dgain (sums of g h) and dbias (of g). */
-struct NormTerms {
-    static constexpr bool FRESH = false;
+struct NormTerms : Terms {
     int center;
     const float *x, *aux, *g;
     bool gain;
     int64_t n;
-    __device__ __forceinline__ void begin(int64_t, int64_t) {}
-    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[1] = g[r * n + column];
         if (gain) {
@@ -3952,7 +3822,7 @@ void layernorm_by(const gckpt_call *call, bool backward)
         RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
                  o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
     else
-        column_sums(call, NormTerms{ o->center, x->data, aux, g, gain.at != NULL, n }, gain,
+        column_sums(call, NormTerms{ {}, o->center, x->data, aux, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
         RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,
@@ -3990,26 +3860,27 @@ Channels channels_of(const gckpt_call *call)
 }
 
 /* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
-template <bool BACK> struct ChannelTerms {
+template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
+    struct Column {
+        float center, rstd;
+        int64_t at;
+    };
     Channels s;
     int squares;
-    float center, rstd;
-    int64_t at;
-    __device__ __forceinline__ void begin(int64_t image, int64_t channel)
+    __device__ Column column_of(int64_t image, int64_t channel) const
     {
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
-        center = s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m];
-        rstd = BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f;
-        at = first + channel;
+        return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
+                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f, first + channel };
     }
-    __device__ __forceinline__ void operator()(int64_t place, int64_t, float *term) const
+    __device__ void operator()(const Column &c, int64_t place, float *term) const
     {
-        const int64_t i = at + place * s.channels;
-        const float d = !BACK || s.mean ? s.x[i] - center : 0.0f;
+        const int64_t i = c.at + place * s.channels;
+        const float d = !BACK || s.mean ? s.x[i] - c.center : 0.0f;
         term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
-        term[1] = BACK ? gckpti_mul(term[0], d * rstd) : 0.0f;
+        term[1] = BACK ? gckpti_mul(term[0], d * c.rstd) : 0.0f;
     }
 };
 
@@ -4072,13 +3943,11 @@ void channel_level(const gckpt_call *call, const Channels &s, const float *sums,
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
  * `unbiased`, and times rows, to running statistics. */
-struct ImageTerms {
-    static constexpr bool FRESH = false;
+struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;
     float unbiased, rows;
-    __device__ __forceinline__ void begin(int64_t, int64_t) {}
-    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
         if (rows > 0.0f)
@@ -4094,7 +3963,7 @@ void groupnorm_forward(const gckpt_call *call)
     float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
-        column_sums(call, ChannelTerms<false>{ s, i }, Sum{ sums }, {}, s.places, s.channels,
+        column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
                     s.images);
         channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
@@ -4111,15 +3980,15 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
-    column_sums(call, ChannelTerms<true>{ s }, Sum{ sums }, Sum{ s.mean ? more : NULL }, s.places,
-                s.channels, s.images);
-    column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
-                sum_of(call, o->gain), s.images, s.channels);
+    column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
+                s.places, s.channels, s.images);
+    column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
+                sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_level(call, s, sums, s.gain, NULL, a);
@@ -4276,7 +4145,8 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        column_sums(call, RowTerms{ s.da, NULL, q.gates }, sum_of(*q.bias), {}, links, q.gates);
+        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, links,
+                    q.gates);
 }
 
 /* Floats of scratch. */
@@ -4820,14 +4690,7 @@ template <int R, bool MIXED> __device__ void put_scores(float *to, const float (
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
-__device__ float row_sum(float x)
-{
-    for (int h = 8; h; h /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, h);
-    return x;
-}
-
+/* Among the 16 threads of a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)
@@ -4855,7 +4718,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const float shift = gckpti_shift(*max);
     UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
-    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = gckpti_online_sum(*sum, first, factor, added);
     return factor;
 }
@@ -5627,10 +5490,17 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
                 128, bytes, p);
 }
 
+/* Tiles of size x size that the processor has which has most. */
+int64_t tiles_each(const gckpt_call *call, const MmaProduct &p, int size)
+{
+    int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    return (tiles + processors_of(call) - 1) / processors_of(call);
+}
+
+/* Of small tiles four take a quarter longer than a large one. */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
-    if (large >= processors_of(call))
+    if (16 * tiles_each(call, p, 128) <= 5 * tiles_each(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
@@ -5651,20 +5521,33 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct Late {
     MmaProduct p;
     int a_along, b_along;
+    const uint16_t *beside; /* a factor of the twin, with as many elements as c has; NULL: none */
 } late[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */
-void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
+void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
+              const uint16_t *beside = NULL)
 {
     Device *d = device_of(call);
     flush(d);
-    late[d->number] = { p, a_along, b_along };
+    late[d->number] = { p, a_along, b_along, beside };
     waiting[d->number].product = [](Device *of) {
         const Late &l = late[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
     };
+}
+
+/* A product beside what is asked for until side_end; what is launched later waits for it (flush). */
+void mma_beside(const gckpt_call *call, const MmaProduct &p)
+{
+    Device *d = device_of(call);
+    flush(d);
+    side_begin(d, &d->twin);
+    d->stream = d->twin.stream;
+    mma_product(call, p, 0, 0);
+    d->stream = d->main;
 }
 
 bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
@@ -5685,7 +5568,8 @@ bool folded(const gckpt_call *call, Then then, const Values &of, const Values &o
         bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
         meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
         meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        meet(out.bf16, bytes, p.bias.bf16, 2 * n))
+        meet(out.bf16, bytes, p.bias.bf16, 2 * n) ||
+        meet(out.bf16, bytes, late[d->number].beside, bytes))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
         if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
@@ -5702,9 +5586,7 @@ bool folded(const gckpt_call *call, Then then, const Values &of, const Values &o
  * sum one after the other, with low parts. */
 struct Column {
     float *parts; /* (groups,n); NULL: none */
-    Results to;
-    float *low;
-    int accumulate;
+    Sum to;
 };
 
 /* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
@@ -5756,40 +5638,17 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* A block has 8 columns and brings 256 groups of them, while the first warp adds those before. */
-__global__ void add_groups_kernel(Column first, Column second, int64_t groups, int64_t n)
-{
-    enum { COLUMNS = 8, ROUND = 256, LINES = 32, EACH_HAS = ROUND / LINES };
-    SHARED(float, held, [2][ROUND][COLUMNS]);
-    const Column o = blockIdx.y ? second : first;
-    int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-    int64_t j = (int64_t)blockIdx.x * COLUMNS + column;
-    float sum = 0.0f, rest = 0.0f;
-    if (line == 0 && j < n) {
-        sum = o.accumulate ? value_at(o.to, j) : 0.0f;
-        rest = o.accumulate && o.low ? o.low[j] : 0.0f;
+/* Of groups, of two sums. */
+struct GroupTerms : Terms {
+    static constexpr bool FRESH = true;
+    const float *parts[2];
+    int64_t n;
+    __device__ void operator()(int64_t column, int64_t group, float *term) const
+    {
+        for (int i = 0; i < 2; i++)
+            term[i] = parts[i] ? parts[i][group * n + column] : 0.0f;
     }
-    for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
-        float v[EACH_HAS];
-#pragma unroll
-        for (int k = 0; k < EACH_HAS; k++) {
-            int64_t group = begin + k * LINES + line;
-            v[k] = group < groups && j < n ? o.parts[group * n + j] : 0.0f;
-        }
-        int there = (int)gckpti_min(groups - (begin - ROUND), ROUND);
-        for (int k = 0; line == 0 && begin > 0 && k < there; k++)
-            gckpti_sum_add(&sum, &rest, held[begin / ROUND % 2][k][column]);
-#pragma unroll
-        for (int k = 0; k < EACH_HAS; k++)
-            held[(begin / ROUND + 1) % 2][k * LINES + line][column] = v[k];
-        __syncthreads();
-    }
-    if (line == 0 && j < n) {
-        put_at(o.to, j, sum);
-        if (o.low)
-            o.low[j] = rest;
-    }
-}
+};
 
 /* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
  * sums start from 0 instead. */
@@ -5813,15 +5672,14 @@ gckpt_call without_zeros(const gckpt_call *call)
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
-    return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
+    return { (float *)take(room, bytes), sum_of(arg) };
 }
 
 /* To one sum or two; one of them may have no parts. */
 void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
 {
-    if (a.parts || b.parts)
-        RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), a.parts && b.parts ? 2 : 1), 256,
-            0, a.parts ? a : b, b, (rows + TOKENS - 1) / TOKENS, n);
+    ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
+                     (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
@@ -5849,6 +5707,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
+/* dw goes beside the sums of the bias, which read g, too, where processors have few of its tiles,
+ * so that many would be idle at its end. */
 void linear_backward(const gckpt_call *asked)
 {
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
@@ -5857,24 +5717,30 @@ void linear_backward(const gckpt_call *asked)
     int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
-    Room sums = room; /* where the other factors come when these are done */
-    if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
+    const uint16_t *beside = NULL;
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
-        mma_product(call,
-                    transposed
-                        ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
-                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
-                    0, 0);
+        const MmaProduct dw =
+            transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
+                       : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
+        const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
+        if (other && tiles_each(call, dw, 64) < 8)
+            beside = x.x, mma_beside(call, dw);
+        else
+            mma_product(call, dw, 0, 0);
     }
+    Room sums = room; /* where w comes when these are done */
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
         mma_late(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed);
+                 1, !transposed, beside);
     }
+    if (beside)
+        side_end(device_of(call), &device_of(call)->twin);
 }
 
 gckpt_result linear_room(gckpt_call *call)
@@ -5885,11 +5751,11 @@ gckpt_result linear_room(gckpt_call *call)
     factor(call, forward, x, s.m * s.k);
     factor(call, forward, w, s.n * s.k);
     factor(call, backward, g, s.m * s.n);
+    factor(call, backward, x, s.m * s.k);
     Room sums = backward;
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
-    factor(call, backward, x, s.m * s.k);
     call->work_forward = forward.used;
     call->work_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
@@ -6656,8 +6522,7 @@ gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last 
         last = last && b->d[b->n - k] == a->d[a->n - k];
     return last ? GCKPT_OK : alike_room(call);
 }
-gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
-gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+constexpr auto sub_room = alike_room, mul_room = alike_room;
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
@@ -6688,15 +6553,14 @@ void slice_by(const gckpt_call *call, bool backward)
     const gckpt_arg &in = call->in[0];
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
-    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
-    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    int64_t units = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
     if (wanted(y))
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
-            accumulate);
+            backward && in.accumulate);
 }
 BOTH_WAYS(slice, slice_by)
 
@@ -6836,9 +6700,8 @@ gckpt_result layernorm_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
-gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
+constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
+constexpr auto rmsnorm_room = layernorm_room;
 
 } // namespace fast
 
@@ -6848,7 +6711,7 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
     X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
-    X(mean_squared_error) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
+    X(mean_squared_error) X(huber) X(binary_cross_entropy)                                         \
     X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
     X(linear_cross_entropy) X(attention)
 
@@ -6888,6 +6751,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     OPS(X)
     FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
     FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
+    FOUND(mean_squared_error_with, mean_squared_error)
 #ifndef GCKPT_NO_IMAGES
     X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
@@ -7017,12 +6881,13 @@ void self_test(Device *d, char *text)
 template <class F> void each_stream(Device *d, F f)
 {
     f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
+    f(&d->twin.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->before);
-    for (Side *s : { &d->moves, &d->forks, &d->ranks })
+    for (Side *s : { &d->moves, &d->forks, &d->ranks, &d->twin })
         for (cudaEvent_t &e : s->ends)
             f(&e);
     for (Slot &s : d->slots)
@@ -7046,7 +6911,7 @@ void device_close(Device *d)
         *s = NULL;
     });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->forks = d->ranks = Side();
+    d->moves = d->forks = d->ranks = d->twin = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
     d->before = NULL;

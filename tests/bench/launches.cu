@@ -15,7 +15,10 @@
  *                                Of products LARGE and SMALL are the instructions of a turn by tiles of 128 x 128 (64
  *                                mma) and of 64 x 64 (16), which schedulers issue one a cycle; these are also held to
  *                                0.8 of the rate by what ldmatrix reads. Attention: half the rate.
+ *                                That is the time of the processor that has most of a product's tiles.
  * Behind a product's time comes that of the bytes that an op folded into it reads and writes, as if nothing hid them.
+ * What goes on a stream beside others until these wait for it takes what is left of the longest: of its own time, of
+ * theirs, of all flops of both and of all bytes of both, at the rates above without processors that have none.
  * tests/cuda/fast.sh takes LARGE and SMALL from what nvcc makes of the kernels. All of it is an estimate. */
 #include "cuda_shim.h"
 #include <any>
@@ -27,11 +30,14 @@ enum { PROCESSORS = 132 };
 struct Launch {
     const char *name;
     dim3 grid, block;
+    cudaStream_t stream;
+    bool waits;               /* its stream waited for another since the one before */
     std::any arguments;       /* a tuple of the kernel's parameters */
     double element, elements; /* bytes of an element of all its arrays; the largest count */
 };
 static std::vector<Launch> launches;
 static char *next_address = (char *)((uintptr_t)1 << 44);
+static std::map<cudaStream_t, bool> waited;
 
 template <class T, class = void> struct Width {
     static double of(const T &) { return 0; }
@@ -46,10 +52,10 @@ inline double count_in(int64_t n) { return (double)n; }
 template <class T> double count_in(const T &) { return 1; }
 
 template <class... P, class... A>
-void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, const A &...a)
+void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cudaStream_t stream, const A &...a)
 {
     std::tuple<std::decay_t<P>...> all(static_cast<std::decay_t<P>>(a)...);
-    Launch l = { name, grid, block, all, 0, 1 };
+    Launch l = { name, grid, block, stream, std::exchange(waited[stream], false), all, 0, 1 };
     std::apply([&](const auto &...x) {
         ((l.element += Width<std::decay_t<decltype(x)>>::of(x)), ...);
         ((l.elements = std::max(l.elements, count_in(x))), ...);
@@ -72,6 +78,7 @@ template <class V> cudaError_t take(V **p, size_t bytes)
 inline cudaError_t give(void *) { return cudaSuccess; }
 static int64_t tokens;           /* of a step: what its loss says it counted */
 static int untouched;            /* a byte of what stands behind an arena */
+inline cudaError_t wait(cudaStream_t stream) { return waited[stream] = true, cudaSuccess; }
 inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 {
     if (kind == cudaMemcpyDeviceToHost)
@@ -83,12 +90,13 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 } // namespace tally
 
 #define cudaMalloc(p, bytes)                    tally::take(p, bytes)
-#define cudaFree                                tally::give
+#define cudaFree                                tally::give /* a template's argument, too */
 #define cudaMemcpyAsync(to, from, n, kind, s)   tally::copy(to, n, kind)
 #define cudaMemsetAsync(to, value, n, s)        cudaSuccess
+#define cudaStreamWaitEvent(s, e, flags)        tally::wait(s)
 #undef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
-    tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, __VA_ARGS__)
+    tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, stream, __VA_ARGS__)
 #include "gradckpt_cuda.cu"
 #undef _DEFAULT_SOURCE /* g++ defines it */
 #define place model_place /* a name of the kernels', too */
@@ -102,11 +110,12 @@ struct Cost {
     double bytes, flops, rate, on_its_way; /* of a thread, in bytes */
     double least;                          /* seconds, whatever else */
     double more;                           /* after it */
+    double idle;                           /* flops take so many times as long, as not all processors have as many tiles */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
 {
-    Cost c = { l.element * l.elements, 0, 620e12, 16, 0, 0 };
+    Cost c = { l.element * l.elements, 0, 620e12, 16, 0, 0, 1 };
     auto is = [&](const char *text) { return name.find(text) == 0; };
     if (is("mma_product_kernel")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
@@ -115,6 +124,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.flops = 2 * m * n * k;
         c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
         c.rate *= name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
+        double each = (double)l.grid.x / tally::PROCESSORS;
+        c.idle = std::ceil(each) / each;
         c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
         c.more = 2 * m * n * ((p.fold.then > fast::GELU) + (p.fold.then && p.fold.out != p.c.bf16)) / 3.35e12;
     } else if (is("mma_attention")) {
@@ -143,11 +154,12 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, fast::group_sums_kernel<8>);
         c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * (2 + 4.0 / fast::TOKENS);
         c.on_its_way = 8 * 16;
-    } else if (is("add_groups_kernel")) {
-        auto p = tally::of(l, fast::add_groups_kernel);
-        c.bytes = (double)std::get<2>(p) * (double)std::get<3>(p) * 4 * l.grid.y;
-        c.on_its_way = 8 * 4;
-        c.least = (double)std::get<2>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
+    } else if (is("column_sums_kernel<GroupTerms")) {
+        auto p = tally::of(l, column_sums_kernel<fast::GroupTerms, 8>);
+        int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
+        c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
+        c.on_its_way = 8 * 4 * sums;
+        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* one chain a column: 10 cycles a group */
     } else if (is("fast_norm_forward")) {
         auto p = tally::of(l, fast::fast_norm_forward_kernel);
         c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
@@ -190,7 +202,7 @@ double seconds_of(const tally::Launch &l, const Cost &c)
     double threads = (double)l.grid.x * l.grid.y * l.grid.z * l.block.x;
     threads = std::min(threads, 2048.0 * tally::PROCESSORS);
     double rate = std::min(3.35e12, threads * c.on_its_way / 0.7e-6);
-    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate, c.least }) + c.more;
+    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate * c.idle, c.least }) + c.more;
 }
 
 /* "... KERNEL = {anonymous}::fast::slice_kernel]" without what they all have. */
@@ -240,11 +252,23 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         exit(1);
     }
     Table t;
+    Row *beside = NULL;       /* of what is on the other stream until the first waits; */
+    double own = 0, main = 0; /* time of it, and of what the first has meanwhile; */
+    double flops = 0, bytes = 0;
     for (const tally::Launch &l : tally::launches) {
         std::string name = short_name(l.name);
         Cost c = cost_of(l, name);
         Row &r = t[name];
-        r.count++, r.bytes += c.bytes, r.flops += c.flops, r.seconds += seconds_of(l, c);
+        if (beside && l.waits) { /* the group is over */
+            beside->seconds += std::max({ own, main, flops, bytes }) - main;
+            beside = NULL;
+        }
+        r.count++, r.bytes += c.bytes, r.flops += c.flops;
+        if (l.stream != devices[0].main)
+            beside = &r, own = seconds_of(l, c), main = flops = bytes = 0;
+        else
+            r.seconds += seconds_of(l, c), main += seconds_of(l, c);
+        flops += c.flops / c.rate, bytes += c.bytes / 3.35e12 + c.more;
     }
     bench_free(&b);
     return t;

@@ -1,12 +1,13 @@
 template <class F> void each_stream(Device *d, F f)
 {
     f(&d->main), f(&d->feeds), f(&d->moves.stream), f(&d->forks.stream), f(&d->ranks.stream);
+    f(&d->twin.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->before);
-    for (Side *s : { &d->moves, &d->forks, &d->ranks })
+    for (Side *s : { &d->moves, &d->forks, &d->ranks, &d->twin })
         for (cudaEvent_t &e : s->ends)
             f(&e);
     for (Slot &s : d->slots)
@@ -30,7 +31,7 @@ void device_close(Device *d)
         *s = NULL;
     });
     memset(d->slots, 0, sizeof d->slots);
-    d->moves = d->forks = d->ranks = Side();
+    d->moves = d->forks = d->ranks = d->twin = Side();
     d->pinned = d->staged = NULL;
     d->moments = NULL;
     d->before = NULL;

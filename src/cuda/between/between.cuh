@@ -46,10 +46,11 @@ template <int N, class F> void packs(const gckpt_call *call, F f, int64_t n, boo
         RUN_EACH(call, (packs_kernel<1, F>), n, f, n);
 }
 
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. From
+ * h 8 on: of the 16 lanes that are neighbours. */
+__device__ inline float warp_sum(float lane, int h = 16)
 {
-    for (int h = 16; h; h /= 2)
+    for (; h; h /= 2)
         lane += __shfl_xor_sync(0xffffffffu, lane, h);
     return lane;
 }
@@ -72,6 +73,8 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
+__device__ inline const Results &results_at(const Results &y) { return y; }
+__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
 bool wanted(const float *y) { return y != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }

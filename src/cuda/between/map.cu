@@ -1,39 +1,22 @@
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
- * so that bytes may coincide. F::READS: which of a and b there are. */
-enum { READS_NONE, READS_A, READS_BOTH };
-
-template <int N, class F>
-__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
-                              int64_t left, int accumulate)
-{
-    float z[N] = {};
-    if (accumulate)
-        read_run<N>(d, i, left, true, z);
-    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], accumulate);
-    write_run<N>(Results{ d, NULL }, i, left, true, z);
-}
-
-/* What may be rounded is added when it is done. */
-template <int N, class F>
-__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
-                              int64_t i, int64_t left, int accumulate)
-{
-    float z[N];
-    UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], 0);
-    write_run<N>(d, i, left, true, z, accumulate);
-}
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated, but where D may be bf16: what
+ * may be rounded is added when it is done. An element is one thread's, so that bytes may coincide.
+ * F::READS: which of a and b there are. */
+enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
+    constexpr bool ROUNDED = !std::is_pointer<D>::value;
     for (EACH(pack, (n + N - 1) / N)) {
         const int64_t i = pack * N, left = n - i;
-        float x[N] = {}, y[N] = {};
-        if (F::READS >= READS_A)
-            read_run<N>(a, i, left, true, x);
-        if (F::READS >= READS_BOTH)
+        float x[N] = {}, y[N] = {}, z[N] = {};
+        read_run<N>(a, i, left, true, x);
+        if (F::READS == READS_BOTH)
             read_run<N>(b, i, left, true, y);
-        map_to<N>(f, x, y, d, i, left, accumulate);
+        if (!ROUNDED && accumulate)
+            read_run<N>(d, i, left, true, z);
+        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], ROUNDED ? 0 : accumulate);
+        write_run<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 

@@ -139,6 +139,7 @@ void flush(Device *d)
         waiting[d->number].product = NULL;
         product(d);
     }
+    side_join(d, &d->twin, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -154,8 +155,7 @@ void flush(Device *d)
 /* An entry of the table. Those that wait are of other memory. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    Device *d = device_of(call);
-    Hold hold(d, true);
+    Hold d(device_of(call), true);
     Fills *f = &waiting[d->number].fills;
     uint32_t *words = (uint32_t *)to;
     bool full = f->n == Fills::MOST || waiting[d->number].passes.n ||
@@ -185,8 +185,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
-    Device *d = device_of(call);
-    Hold hold(d, true);
+    Hold d(device_of(call), true);
     Passes *w = &waiting[d->number].passes;
     gckpt_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */

@@ -62,6 +62,7 @@ struct Device {
     cudaStream_t main, feeds; /* what is computed; what comes in */
     cudaStream_t stream;      /* where calls go: main, or for a while that of `ranks` */
     Side moves, forks, ranks; /* what is offloaded, in recordings; what goes from rank to rank */
+    Side twin;                /* a product beside those that follow it */
     cudaEvent_t before;       /* a piece */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */

@@ -10,8 +10,7 @@ void drop(Device *d, Recording *r)
 
 void forget(void *context, const void *owner)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
             drop(d, &d->recordings[i]);
@@ -61,8 +60,7 @@ void tell(Device *d, const gckpt_moment *m)
  * `recorded`, so that nothing of another thread comes between. */
 int repeat(void *context, const gckpt_moment *m)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
@@ -86,8 +84,7 @@ int repeat(void *context, const gckpt_moment *m)
 
 int recorded(void *context)
 {
-    Device *d = (Device *)context;
-    Hold hold(d);
+    Hold d(context);
     Recording *r = d->recording;
     cudaGraph_t graph = NULL;
     if (!r)

@@ -17,7 +17,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     const float shift = gckpti_shift(*max);
     UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
-    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = gckpti_online_sum(*sum, first, factor, added);
     return factor;
 }

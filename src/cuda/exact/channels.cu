@@ -27,26 +27,27 @@ Channels channels_of(const gckpt_call *call)
 }
 
 /* x - mean (mean NULL: x - first), or its square; BACK: g, and g h where there is a mean. */
-template <bool BACK> struct ChannelTerms {
+template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
+    struct Column {
+        float center, rstd;
+        int64_t at;
+    };
     Channels s;
     int squares;
-    float center, rstd;
-    int64_t at;
-    __device__ __forceinline__ void begin(int64_t image, int64_t channel)
+    __device__ Column column_of(int64_t image, int64_t channel) const
     {
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
-        center = s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m];
-        rstd = BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f;
-        at = first + channel;
+        return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
+                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f, first + channel };
     }
-    __device__ __forceinline__ void operator()(int64_t place, int64_t, float *term) const
+    __device__ void operator()(const Column &c, int64_t place, float *term) const
     {
-        const int64_t i = at + place * s.channels;
-        const float d = !BACK || s.mean ? s.x[i] - center : 0.0f;
+        const int64_t i = c.at + place * s.channels;
+        const float d = !BACK || s.mean ? s.x[i] - c.center : 0.0f;
         term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
-        term[1] = BACK ? gckpti_mul(term[0], d * rstd) : 0.0f;
+        term[1] = BACK ? gckpti_mul(term[0], d * c.rstd) : 0.0f;
     }
 };
 
@@ -109,13 +110,11 @@ void channel_level(const gckpt_call *call, const Channels &s, const float *sums,
 
 /* Sums of images, to gradients of bias and gain; rows: what was measured, the variance by
  * `unbiased`, and times rows, to running statistics. */
-struct ImageTerms {
-    static constexpr bool FRESH = false;
+struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;
     float unbiased, rows;
-    __device__ __forceinline__ void begin(int64_t, int64_t) {}
-    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
         if (rows > 0.0f)
@@ -131,7 +130,7 @@ void groupnorm_forward(const gckpt_call *call)
     float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
-        column_sums(call, ChannelTerms<false>{ s, i }, Sum{ sums }, {}, s.places, s.channels,
+        column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
                     s.images);
         channel_level(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
         s.mean = stats[0];
@@ -148,15 +147,15 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->work, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
+    const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* else x and aux need not be there */
         s.mean = aux, s.variance = aux + s.images * s.groups;
-    column_sums(call, ChannelTerms<true>{ s }, Sum{ sums }, Sum{ s.mean ? more : NULL }, s.places,
-                s.channels, s.images);
-    column_sums(call, ImageTerms{ sums, s.mean ? more : NULL, s.channels }, sum_of(call, o->bias),
-                sum_of(call, o->gain), s.images, s.channels);
+    column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
+                s.places, s.channels, s.images);
+    column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
+                sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_level(call, s, sums, s.gain, NULL, a);

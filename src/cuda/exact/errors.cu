@@ -49,61 +49,23 @@ int64_t loss_rows(const gckpt_call *call)
     return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
 }
 
-/* work: a float a row. */
-template <class F> void sum_of_loss(const gckpt_call *call, F f)
-{
-    int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
-    float *losses = (float *)call->work;
-    if (call->loss_sum)
-        row_sums(call, f, losses, rows, n / rows, 1.0f);
-    add_losses(call, losses, NULL, rows, n / rows);
-}
-
-/* d = loss_scale * x, where x is read, or 1 */
-template <int X> struct ByLossScale {
-    static constexpr int READS = X;
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
     const Moment *now;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, X ? x : 1.0f, now->loss_scale, accumulate);
+        gckpti_put_product(d, x, now->loss_scale, accumulate);
     }
 };
 
-void sum_loss_by(const gckpt_call *call, bool backward)
-{
-    if (!backward)
-        return sum_of_loss(call, Plain{ call->in[0].data });
-    map_gradient(call, call->in[0], ByLossScale<READS_NONE>{ moment_of(call) }, NULL, NULL);
-}
-BOTH_WAYS(sum_loss, sum_loss_by)
-
-struct Difference {
-    static constexpr int READS = READS_BOTH;
-    float twice; /* 2, or -2 */
-    const Moment *now;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
-    }
-};
-
-void mean_squared_error_by(const gckpt_call *call, bool backward)
-{
-    const float *x = call->in[0].data, *y = call->in[1].data;
-    if (!backward)
-        return sum_of_loss(call, Squares{ x, y });
-    map_gradient(call, call->in[0], Difference{ 2.0f, moment_of(call) }, x, y);
-    map_gradient(call, call->in[1], Difference{ -2.0f, moment_of(call) }, x, y);
-}
-BOTH_WAYS(mean_squared_error, mean_squared_error_by)
-
-/* ---- losses of elements that may have weights ---- */
+/* ---- losses of elements, which may have targets, weights; sum_loss backward has no data ---- */
 __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
                                        int64_t n, int x_accumulate, int y_accumulate)
 {
     for (EACH(i, n)) {
-        float w = gckpti_error_weight(&e, i), x = e.x[i];
-        float d = gckpti_error_slope(e.kind, x, e.y[i], e.delta);
+        float w = gckpti_error_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+        float d = gckpti_error_slope(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
         if (dx)
             gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
         if (e.kind == GCKPTI_BINARY)
@@ -116,27 +78,31 @@ __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, co
 /* The gradient of weights, from sums of the losses behind each. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale<READS_A>{ moment_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ moment_of(call) }, sums, NULL);
 }
 
-/* work, backward: a float a weight. */
+/* work: a float a row; backward: one a weight. */
 template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool backward)
 {
     Errors f = { gckpti_errors_of(call, KIND) };
-    if (!backward)
-        return sum_of_loss(call, f);
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape), share = f.e.share;
+    int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
+    float *sums = (float *)call->work;
+    if (!backward && call->loss_sum)
+        row_sums(call, f, sums, rows, n / rows, 1.0f);
+    if (!backward)
+        return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
         RUN_EACH(call, errors_backward_kernel, n, f.e, x->grad, y->grad, moment_of(call), n,
                  x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
-    row_sums(call, f, (float *)call->work, n / share, share, 1.0f);
-    weights_gradient(call, (float *)call->work);
+    row_sums(call, f, sums, n / share, share, 1.0f);
+    weights_gradient(call, sums);
 }
 
-BOTH_WAYS(mean_squared_error_with, errors_by<GCKPTI_SQUARED>)
+BOTH_WAYS(sum_loss, errors_by<GCKPTI_SUMMED>)
+BOTH_WAYS(mean_squared_error, errors_by<GCKPTI_SQUARED>)
 BOTH_WAYS(huber, errors_by<GCKPTI_HUBER>)
 BOTH_WAYS(binary_cross_entropy, errors_by<GCKPTI_BINARY>)

@@ -7,45 +7,30 @@ __device__ bool takes(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* A thread a result, of lines of `inner`; neighbours read neighbours. */
+/* Of lines of `inner`: a thread a result, whose neighbours read neighbours; of the last axis LANES
+ * of a warp. */
+template <int LANES>
 __global__ void greatest_kernel(const float *x, float *out, int32_t *number, int64_t size,
                                 int64_t inner, int64_t n)
 {
-    for (EACH(i, n)) {
+    for (EACH(e, n * LANES)) {
+        const int64_t i = e / LANES;
         const float *from = x + i / inner * size * inner + i % inner;
-        float best = from[0];
-        int32_t at = 0;
-        for (int32_t k = 1; k < size; k++)
-            if (takes(from[k * inner], k, best, at))
-                best = from[k * inner], at = k;
-        if (out)
-            out[i] = best;
-        if (number)
-            number[i] = at;
-    }
-}
-
-/* The last axis: a warp a result. */
-__global__ void greatest_row_kernel(const float *x, float *out, int32_t *number, int64_t size,
-                                    int64_t rows)
-{
-    for (EACH_ROW(r, rows)) {
-        const int32_t lane = (int32_t)threadIdx.x % 32;
         float best = 0.0f;
         int32_t at = -1;
-        for (int64_t k = lane; k < size; k += 32)
-            if (takes(x[r * size + k], (int32_t)k, best, at))
-                best = x[r * size + k], at = (int32_t)k;
-        for (int h = 16; h; h /= 2) {
+        for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
+            if (takes(from[k * inner], k, best, at))
+                best = from[k * inner], at = k;
+        for (int h = LANES / 2; h; h /= 2) {
             const float v = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
             if (k >= 0 && takes(v, k, best, at))
                 best = v, at = k;
         }
-        if (lane == 0 && out)
-            out[r] = best;
-        if (lane == 0 && number)
-            number[r] = at;
+        if (e % LANES == 0 && out)
+            out[i] = best;
+        if (e % LANES == 0 && number)
+            number[i] = at;
     }
 }
 
@@ -55,9 +40,9 @@ void greatest(const gckpt_call *call, float *out, void *number)
     const int64_t n = v.outer * v.inner;
     const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, greatest_row_kernel, n, x, out, (int32_t *)number, v.size, n);
+        RUN_ROWS(call, greatest_kernel<32>, n, x, out, (int32_t *)number, v.size, v.inner, n);
     else
-        RUN_EACH(call, greatest_kernel, n, x, out, (int32_t *)number, v.size, v.inner, n);
+        RUN_EACH(call, greatest_kernel<1>, n, x, out, (int32_t *)number, v.size, v.inner, n);
 }
 
 __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,

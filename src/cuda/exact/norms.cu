@@ -72,14 +72,12 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
 }
 
 /* dgain (sums of g h) and dbias (of g). */
-struct NormTerms {
-    static constexpr bool FRESH = false;
+struct NormTerms : Terms {
     int center;
     const float *x, *aux, *g;
     bool gain;
     int64_t n;
-    __device__ __forceinline__ void begin(int64_t, int64_t) {}
-    __device__ __forceinline__ void operator()(int64_t r, int64_t column, float *term) const
+    __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
         term[1] = g[r * n + column];
         if (gain) {
@@ -101,7 +99,7 @@ void layernorm_by(const gckpt_call *call, bool backward)
         RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
                  o->bias ? call->in[o->bias].data : NULL, call->out, aux, rows, n);
     else
-        column_sums(call, NormTerms{ o->center, x->data, aux, g, gain.at != NULL, n }, gain,
+        column_sums(call, NormTerms{ {}, o->center, x->data, aux, g, wanted(gain.at), n }, gain,
                     sum_of(call, o->bias), rows, n);
     if (backward && x->grad)
         RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, by, aux, g, x->grad, rows, n,

@@ -137,7 +137,8 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
         cell_product(call, before, da, { s.units, q.gates, links }, NULL, q.wh->grad,
                      q.wh->accumulate);
     if (q.bias)
-        column_sums(call, RowTerms{ s.da, NULL, q.gates }, sum_of(*q.bias), {}, links, q.gates);
+        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, links,
+                    q.gates);
 }
 
 /* Floats of scratch. */

@@ -6,20 +6,13 @@ struct Plain { /* x */
     __device__ float add(const float *v, float sum) const { return sum + v[0]; }
 };
 
-struct Squares { /* (x - y)^2 */
-    static constexpr int VALUES = 1;
-    const float *x, *y;
-    __device__ void read(float *v, int64_t i) const { v[0] = x[i] - y[i]; }
-    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[0], sum); }
-};
-
 struct Errors { /* w a b, and w where that is 0 or NaN */
     static constexpr int VALUES = 2;
     gckpti_errors e;
     __device__ void read(float *v, int64_t i) const
     {
         float w = gckpti_error_weight(&e, i);
-        float a = gckpti_error_factors(e.kind, e.x[i], e.y[i], e.delta, &v[1]);
+        float a = gckpti_error_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
         bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
@@ -112,7 +105,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divide);
     else if (!backward)
         sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, divide, { call->out }, NULL, 0 });
+             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divide } });
 }
 BOTH_WAYS(sum, reduce<false>)
 BOTH_WAYS(mean, reduce<true>)

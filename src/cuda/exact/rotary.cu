@@ -91,14 +91,11 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->first,
              call->training ? NULL : moment_of(call), by, t, (int)half);
-    const bool lie = wide(x) && wide(y) && wide(table);
 #define TURN(N)                                                                                    \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (lie && half % 8 == 0 && d % 8 == 0)
+    if (wide(x) && wide(y) && wide(table) && half % 8 == 0 && d % 8 == 0)
         TURN(8);
-    else if (lie && half % 4 == 0 && d % 4 == 0)
-        TURN(4);
     else
         TURN(1);
 #undef TURN

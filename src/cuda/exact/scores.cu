@@ -254,14 +254,7 @@ template <int R, bool MIXED> __device__ void put_scores(float *to, const float (
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
-__device__ float row_sum(float x)
-{
-    for (int h = 8; h; h /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, h);
-    return x;
-}
-
+/* Among the 16 threads of a row. */
 __device__ float row_max(float x)
 {
     for (int h = 8; h; h /= 2)

@@ -16,13 +16,9 @@ void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const
                int accumulate)
 {
     const bool from = which & FROM_PLACE, to = which & TO_PLACE;
-    gckpti_walk w;
-    gckpti_walk_begin(&w);
-    gckpti_walk_axis(&w, p.n, 1, 1);
-    gckpti_walk_axis(&w, p.blocks, to ? p.whole : p.n, from ? p.whole : p.n);
-    Axes<int64_t> x = axes_of(&w);
-    std::swap(x.step[0], x.step[1]);
-    std::swap(x.step[1], x.step[2]);
+    const Axes<int64_t> x = { 2,
+                              { p.n, p.blocks },
+                              { { 1, to ? p.whole : p.n }, { 1, from ? p.whole : p.n } } };
     copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
 }
 
@@ -111,33 +107,11 @@ Part slice_part(const gckpt_call *call)
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* d = s in the part, else `value`, in one pass. */
-template <int N, class I>
-__global__ void spread_kernel(Part p, float *d, const float *s, float value)
-{
-    const I whole = (I)p.whole / N, begin = (I)p.begin / N, part = (I)p.n / N;
-    for (EACH(i, p.blocks * p.whole / N)) {
-        I block = (I)i / whole, j = (I)i - block * whole - begin;
-        Pack<float, N> x;
-        for (int k = 0; k < N; k++)
-            x.v[k] = value;
-        if (j < part) /* unsigned: from 0 on */
-            x = load<N>(s + (block * part + j) * N);
-        store(d + i * N, x);
-    }
-}
-
+/* d = s in the part, else `value`. */
 void spread(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
 {
-    int64_t n = p.blocks * p.whole;
-    bool narrow = n < GCKPT_CUDA_WIDE;
-    bool four = narrow && wide(d, s) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
-    if (four)
-        RUN_EACH(call, (spread_kernel<4, uint32_t>), n / 4, p, d, s, value);
-    else if (narrow)
-        RUN_EACH(call, (spread_kernel<1, uint32_t>), n, p, d, s, value);
-    else
-        RUN_EACH(call, (spread_kernel<1, uint64_t>), n, p, d, s, value);
+    fill(call, d, gckpti_bits(value), p.blocks * p.whole);
+    copy_part(call, p, TO_PLACE, d, s, 0);
 }
 
 void slice_by(const gckpt_call *call, bool backward)

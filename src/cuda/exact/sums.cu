@@ -1,29 +1,29 @@
-/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
- * lying as the sums do; low NULL: sums are plain. */
-template <class I> struct Sums {
-    Rule rule;
-    Values g;
-    const float *other, *own;
-    float sign, divide;
-    Results sum;
-    float *low;
+/* A column's sum over rows in their order (5e). */
+struct Sum {
+    Results at; /* none: not wanted */
+    float *low; /* NULL: without */
     int accumulate;
-    Axes<I> column, row; /* which sums() fills in, as their numbers */
-    int64_t columns, rows;
+    float divide = 1.0f;
 };
 
-template <class I, bool RULED>
-__device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
+Sum sum_to(float *at) { return { { at, NULL } }; }
+Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.low, x.accumulate }; }
+
+/* i 0: there is none. */
+Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
+
+/* Where it begins, and its end. fresh: its low part begins at +0 unless it accumulates. */
+__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *low)
 {
-    Place<I> more = place(s.row, (I)row);
-    float g = value_at(s.g, column.at0 + more.at0), factor = 1.0f;
-    if (RULED) {
-        PairGradient f = { s.rule, 1.0f };
-        g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
-        return s.rule >= WHERE ? g : gckpti_mul(g, factor);
-    }
-    return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
+    *low = s.low && (s.accumulate || !fresh) ? s.low[i] : 0.0f;
+    return s.accumulate ? value_at(s.at, i) : 0.0f;
+}
+
+__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float low)
+{
+    put_at(s.at, i, sum / s.divide);
+    if (s.low)
+        s.low[i] = low;
 }
 
 __device__ inline void add_term(bool lows, float *sum, float *low, float x)
@@ -34,91 +34,134 @@ __device__ inline void add_term(bool lows, float *sum, float *low, float x)
         gckpti_sum_add(sum, NULL, x);
 }
 
-template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
-{
-    put_at(s.sum, column, sum / s.divide);
-    if (s.low)
-        s.low[column] = low;
-}
+/* What a sum adds, or two, of a row: terms that are read by columns. Column: what a thread knows of
+ * one; FRESH: with low parts, even if they are not kept; along: neighbours are rows, so that a
+ * thread has PLACES columns. */
+struct Terms {
+    static constexpr bool FRESH = false, along = false;
+    static constexpr int PLACES = 1;
+    typedef int64_t Column;
+    __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
+};
 
-/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
-template <class I, bool RULED>
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+/* A block has COLUMNS columns. Its threads bring 8 terms of each sum at a time to shared memory,
+ * while warps 0 and 1 add those before, a lane a column of one of the two. A column is one chain of
+ * four additions for each term (5e), some 16 cycles, and no number of threads makes it shorter: few
+ * columns of many rows do not fill the chip. Images, which rows of blocks have, are one by one. */
+template <class T, int COLUMNS>
+__global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
+                                   int64_t rows, int64_t n)
 {
-    for (EACH(c, s.columns)) {
-        Place<I> at = place(s.column, (I)c);
-        float own = RULED && s.own ? s.own[c] : 0.0f;
-        float sum = s.accumulate ? value_at(s.sum, c) : 0.0f, low = s.low ? s.low[c] : 0.0f;
-        for (int64_t r = 0; r < s.rows; r += 8) {
-            float x[8];
-            for (int k = 0; k < 8; k++)
-                x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
-            for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.low, &sum, &low, x[k]);
-        }
-        put_sum(s, c, sum, low);
+    enum { EACH_HAS = 8, LINES = 256 / COLUMNS, ROUND = EACH_HAS * LINES, PLACES = T::PLACES };
+    SHARED(float, tile, [2][2][ROUND][COLUMNS + 1]);
+    const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
+    const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
+    const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
+    const int columns = (int)gckpti_min(n - begin, COLUMNS);
+    const Sum mine = thread < 32 ? first : second;
+    const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
+    float sum = 0.0f, low = 0.0f, term[EACH_HAS][2];
+    typename T::Column its[PLACES];
+    if (adds)
+        sum = sum_begin(mine, to, T::FRESH, &low);
+    EVERY(k, PLACES) {
+        const int column = of.along ? line + LINES * k : lane;
+        its[k] = of.column_of(image, begin + (column < columns ? column : 0));
     }
-}
-
-/* A block has 32 columns. Its warps bring 64 rows of them to shared memory, neighbours in g by
- * neighbouring lanes (along: they are rows, else columns), while the first warp adds the 64 before,
- * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
- * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
-enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I, bool RULED>
-__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
-{
-    SHARED(float, tile, [2][SUM_ROWS][33]);
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
-    int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
-    bool adds = warp == 0 && lane < columns;
-    float sum = adds && s.accumulate ? value_at(s.sum, own) : 0.0f,
-          low = adds && s.low ? s.low[own] : 0.0f;
-    Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
-    float its[SUM_EACH / 2];
-    for (int k = 0; k < SUM_EACH / 2; k++) {
-        int column = along ? warp + SUM_WARPS * k : lane;
-        int64_t c = first + (column < columns ? column : 0);
-        at[k] = place(s.column, (I)c);
-        its[k] = RULED && s.own ? s.own[c] : 0.0f;
-    }
-    for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
-        float x[SUM_EACH];
-        int64_t next = r + SUM_ROWS;
-        int buffer = (int)(next / SUM_ROWS % 2);
-        for (int k = 0; k < SUM_EACH; k++) {
-            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
-            int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
-            x[k] = column < columns && row < s.rows
-                       ? term_of<I, RULED>(s, at[k % 4], its[k % 4], row)
-                       : 0.0f;
+    for (int64_t from = -ROUND; from < rows; from += ROUND) {
+        const int now = (int)(from / ROUND & 1), which = thread / 32 % 2;
+        EVERY(k, EACH_HAS) { /* of the next rows */
+            const int column = of.along ? line + LINES * (k % PLACES) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            term[k][0] = term[k][1] = 0.0f;
+            if (from + ROUND + row < rows && column < columns)
+                of(its[k % PLACES], from + ROUND + row, term[k]);
         }
-        int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
-#pragma unroll 16
-        for (int k = 0; k < rows && adds && r >= 0; k++)
-            add_term(s.low, &sum, &low, tile[1 - buffer][k][lane]);
-        for (int k = 0; k < SUM_EACH; k++) {
-            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
-            int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;
-            tile[buffer][row][column] = x[k];
+        const int count = (int)gckpti_min(rows - from, ROUND);
+#pragma unroll 8
+        for (int k = 0; k < count && adds && from >= 0; k++)
+            add_term(T::FRESH || mine.low, &sum, &low, tile[now][which][k][lane]);
+        EVERY(k, EACH_HAS) {
+            const int column = of.along ? line + LINES * (k % PLACES) : lane;
+            const int row = of.along ? lane + COLUMNS * (k / PLACES) : line + LINES * k;
+            tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
         }
         __syncthreads();
     }
     if (adds)
-        put_sum(s, own, sum, low);
+        sum_end(mine, to, sum, low);
+}
+
+template <int COLUMNS = 32, class T>
+void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Sum &second,
+                 int64_t rows, int64_t n, int64_t images = 1)
+{
+    const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
+    if (wanted(first.at) || wanted(second.at))
+        RUN(call, (column_sums_kernel<T, COLUMNS>), dim3((unsigned)blocks), 256, 0, of, first,
+            second, rows, n);
+}
+
+/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
+ * A term is g * other, or sign * g, or (RULED) by a rule, `own` lying as the sums do. steps: 0 of
+ * g, 1 of `other`. */
+template <class I, bool RULED = false> struct Sums {
+    static constexpr bool FRESH = false;
+    static constexpr int PLACES = 4;
+    struct Column {
+        Place<I> at;
+        float own;
+    };
+    Rule rule;
+    Values g;
+    const float *other, *own;
+    float sign;
+    Sum to;
+    Axes<I> column, row; /* which sums() fills in, as what follows */
+    int64_t columns, rows;
+    bool along;
+
+    __device__ Column column_of(int64_t, int64_t c) const
+    {
+        return { place(column, (I)c), RULED && own ? own[c] : 0.0f };
+    }
+    __device__ void operator()(const Column &c, int64_t r, float *term) const
+    {
+        const Place<I> more = place(row, (I)r);
+        float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
+        if (RULED)
+            x = PairGradient{ rule, 1.0f }.product_of(x, y, c.own, &y);
+        *term = gckpti_mul(x, y);
+    }
+};
+
+/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+template <class I, bool RULED>
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
+{
+    for (EACH(c, s.columns)) {
+        const auto its = s.column_of(0, c);
+        float low, sum = sum_begin(s.to, c, false, &low);
+        for (int64_t r = 0; r < s.rows; r += 8) {
+            float x[8] = {};
+            for (int k = 0; k < 8; k++)
+                if (r + k < s.rows)
+                    s(its, r + k, &x[k]);
+            for (int k = 0; k < 8 && r + k < s.rows; k++)
+                add_term(s.to.low, &sum, &low, x[k]);
+        }
+        sum_end(s.to, c, sum, low);
+    }
 }
 
 template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { s.rule, s.g, s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate,
-                  axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows };
-    bool along = s.row.n && s.row.step[0][0] == 1;
-    if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
+    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.own, s.sign, s.to, axes_in<I>(s.column, 1),
+                               axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* these fill the chip */
         RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
     else
-        RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
-            32 * SUM_WARPS, 0, t, along);
+        column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
 
 /* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
@@ -132,6 +175,7 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
+    s.along = s.row.n && s.row.step[0][0] == 1;
     if (s.rule)
         small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else

@@ -139,8 +139,7 @@ gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last 
         last = last && b->d[b->n - k] == a->d[a->n - k];
     return last ? GCKPT_OK : alike_room(call);
 }
-gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
-gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+constexpr auto sub_room = alike_room, mul_room = alike_room;
 
 /* ---- slice: a part of each block, to a tensor of parts or from one ---- */
 /* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
@@ -171,14 +170,13 @@ void slice_by(const gckpt_call *call, bool backward)
     const gckpt_arg &in = call->in[0];
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
-    const int accumulate = backward && in.accumulate;
     Part p = slice_part(call);
     bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
     int unit = eight ? 8 : 1;
-    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    int64_t units = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
     if (wanted(y))
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
-            accumulate);
+            backward && in.accumulate);
 }
 BOTH_WAYS(slice, slice_by)

@@ -3,9 +3,7 @@
  * sum one after the other, with low parts. */
 struct Column {
     float *parts; /* (groups,n); NULL: none */
-    Results to;
-    float *low;
-    int accumulate;
+    Sum to;
 };
 
 /* Of N columns of a group, from j on, sums of g and, of a norm, of g h. N > 1: of bf16, AHEAD rows
@@ -57,40 +55,17 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* A block has 8 columns and brings 256 groups of them, while the first warp adds those before. */
-__global__ void add_groups_kernel(Column first, Column second, int64_t groups, int64_t n)
-{
-    enum { COLUMNS = 8, ROUND = 256, LINES = 32, EACH_HAS = ROUND / LINES };
-    SHARED(float, held, [2][ROUND][COLUMNS]);
-    const Column o = blockIdx.y ? second : first;
-    int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-    int64_t j = (int64_t)blockIdx.x * COLUMNS + column;
-    float sum = 0.0f, rest = 0.0f;
-    if (line == 0 && j < n) {
-        sum = o.accumulate ? value_at(o.to, j) : 0.0f;
-        rest = o.accumulate && o.low ? o.low[j] : 0.0f;
+/* Of groups, of two sums. */
+struct GroupTerms : Terms {
+    static constexpr bool FRESH = true;
+    const float *parts[2];
+    int64_t n;
+    __device__ void operator()(int64_t column, int64_t group, float *term) const
+    {
+        for (int i = 0; i < 2; i++)
+            term[i] = parts[i] ? parts[i][group * n + column] : 0.0f;
     }
-    for (int64_t begin = 0; begin < groups + ROUND; begin += ROUND) {
-        float v[EACH_HAS];
-#pragma unroll
-        for (int k = 0; k < EACH_HAS; k++) {
-            int64_t group = begin + k * LINES + line;
-            v[k] = group < groups && j < n ? o.parts[group * n + j] : 0.0f;
-        }
-        int there = (int)gckpti_min(groups - (begin - ROUND), ROUND);
-        for (int k = 0; line == 0 && begin > 0 && k < there; k++)
-            gckpti_sum_add(&sum, &rest, held[begin / ROUND % 2][k][column]);
-#pragma unroll
-        for (int k = 0; k < EACH_HAS; k++)
-            held[(begin / ROUND + 1) % 2][k * LINES + line][column] = v[k];
-        __syncthreads();
-    }
-    if (line == 0 && j < n) {
-        put_at(o.to, j, sum);
-        if (o.low)
-            o.low[j] = rest;
-    }
-}
+};
 
 /* Where a parameter's gradient and its low part are zeros that only wait to be written, chains and
  * sums start from 0 instead. */
@@ -114,15 +89,14 @@ gckpt_call without_zeros(const gckpt_call *call)
 Column column_of(Room &room, int64_t rows, int64_t n, const gckpt_arg &arg)
 {
     size_t bytes = (size_t)((rows + TOKENS - 1) / TOKENS * n) * sizeof(float);
-    return { (float *)take(room, bytes), grad_of(arg), arg.low, arg.accumulate };
+    return { (float *)take(room, bytes), sum_of(arg) };
 }
 
 /* To one sum or two; one of them may have no parts. */
 void add_groups(const gckpt_call *call, const Column &a, const Column &b, int64_t rows, int64_t n)
 {
-    if (a.parts || b.parts)
-        RUN(call, add_groups_kernel, dim3((unsigned)((n + 7) / 8), a.parts && b.parts ? 2 : 1), 256,
-            0, a.parts ? a : b, b, (rows + TOKENS - 1) / TOKENS, n);
+    ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
+                     (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const Column &sum, const Values &g, int64_t rows,
@@ -150,6 +124,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
+/* dw goes beside the sums of the bias, which read g, too, where processors have few of its tiles,
+ * so that many would be idle at its end. */
 void linear_backward(const gckpt_call *asked)
 {
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
@@ -158,24 +134,30 @@ void linear_backward(const gckpt_call *asked)
     int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
-    Room sums = room; /* where the other factors come when these are done */
-    if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
+    const uint16_t *beside = NULL;
     if (wanted(in[1])) {
         const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
-        mma_product(call,
-                    transposed
-                        ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
-                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
-                    0, 0);
+        const MmaProduct dw =
+            transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
+                       : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
+        const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
+        if (other && tiles_each(call, dw, 64) < 8)
+            beside = x.x, mma_beside(call, dw);
+        else
+            mma_product(call, dw, 0, 0);
     }
+    Room sums = room; /* where w comes when these are done */
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, column_of(sums, s.m, s.n, in[2]), grad_out_of(call), s.m, s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
         mma_late(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed);
+                 1, !transposed, beside);
     }
+    if (beside)
+        side_end(device_of(call), &device_of(call)->twin);
 }
 
 gckpt_result linear_room(gckpt_call *call)
@@ -186,11 +168,11 @@ gckpt_result linear_room(gckpt_call *call)
     factor(call, forward, x, s.m * s.k);
     factor(call, forward, w, s.n * s.k);
     factor(call, backward, g, s.m * s.n);
+    factor(call, backward, x, s.m * s.k);
     Room sums = backward;
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
-    factor(call, backward, x, s.m * s.k);
     call->work_forward = forward.used;
     call->work_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;

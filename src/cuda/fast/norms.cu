@@ -133,8 +133,7 @@ gckpt_result layernorm_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
-void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
-void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
-gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
+constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
+constexpr auto rmsnorm_room = layernorm_room;
 
 } // namespace fast

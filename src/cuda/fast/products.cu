@@ -330,10 +330,17 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
                 128, bytes, p);
 }
 
+/* Tiles of size x size that the processor has which has most. */
+int64_t tiles_each(const gckpt_call *call, const MmaProduct &p, int size)
+{
+    int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    return (tiles + processors_of(call) - 1) / processors_of(call);
+}
+
+/* Of small tiles four take a quarter longer than a large one. */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
-    if (large >= processors_of(call))
+    if (16 * tiles_each(call, p, 128) <= 5 * tiles_each(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
@@ -354,20 +361,33 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct Late {
     MmaProduct p;
     int a_along, b_along;
+    const uint16_t *beside; /* a factor of the twin, with as many elements as c has; NULL: none */
 } late[sizeof devices / sizeof *devices];
 
 /* With factors of lines without gaps. */
-void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
+void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
+              const uint16_t *beside = NULL)
 {
     Device *d = device_of(call);
     flush(d);
-    late[d->number] = { p, a_along, b_along };
+    late[d->number] = { p, a_along, b_along, beside };
     waiting[d->number].product = [](Device *of) {
         const Late &l = late[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
     };
+}
+
+/* A product beside what is asked for until side_end; what is launched later waits for it (flush). */
+void mma_beside(const gckpt_call *call, const MmaProduct &p)
+{
+    Device *d = device_of(call);
+    flush(d);
+    side_begin(d, &d->twin);
+    d->stream = d->twin.stream;
+    mma_product(call, p, 0, 0);
+    d->stream = d->main;
 }
 
 bool meet(const void *a, int64_t bytes, const void *b, int64_t more)
@@ -388,7 +408,8 @@ bool folded(const gckpt_call *call, Then then, const Values &of, const Values &o
         bytes != 2 * gckpti_elements(&call->shape) || (then > GELU && !other.bf16) ||
         meet(other.bf16, bytes, of.bf16, bytes) || meet(out.bf16, bytes, p.a.x, 2 * m * k) ||
         meet(out.bf16, bytes, p.b.x, 2 * k * n) || meet(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        meet(out.bf16, bytes, p.bias.bf16, 2 * n))
+        meet(out.bf16, bytes, p.bias.bf16, 2 * n) ||
+        meet(out.bf16, bytes, late[d->number].beside, bytes))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
         if (x != out.bf16 && meet(out.bf16, bytes, x, bytes))
