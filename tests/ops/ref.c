@@ -671,7 +671,7 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean)
 ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value)
 {
     ref_value *y;
-    long d[6], at[6];
+    long d[6], at[6] = { 0 };
     if (!x)
         return NULL;
     if (axis < 0)
