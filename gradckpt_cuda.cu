@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, recordings                               605
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           663
+ *     >>between   fill, add, convert, update, unpack                                           664
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3729
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
@@ -1189,8 +1189,10 @@ void flush(Device *d)
     Passes *p = &waiting[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = waiting[d->number].product) {
-        waiting[d->number].product = NULL;
+        const int away = d->twin.away; /* it goes beside the twin, too */
+        waiting[d->number].product = NULL, d->twin.away = 0;
         product(d);
+        d->twin.away = away;
     }
     side_join(d, &d->twin, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
@@ -1201,8 +1203,7 @@ void flush(Device *d)
         LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
     if (p->n)
         LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
-    f->n = p->n = 0;
-    p->blocks = 0;
+    f->n = p->n = 0, p->blocks = 0;
 }
 
 /* An entry of the table. Those that wait are of other memory. */

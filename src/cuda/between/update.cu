@@ -136,8 +136,10 @@ void flush(Device *d)
     Passes *p = &waiting[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = waiting[d->number].product) {
-        waiting[d->number].product = NULL;
+        const int away = d->twin.away; /* it goes beside the twin, too */
+        waiting[d->number].product = NULL, d->twin.away = 0;
         product(d);
+        d->twin.away = away;
     }
     side_join(d, &d->twin, 0); /* which may read what is written from here on */
     for (int i = 0; i < f->n; i++) {
@@ -148,8 +150,7 @@ void flush(Device *d)
         LAUNCHED(d, fill_kernel, blocks, 256, 0, *f);
     if (p->n)
         LAUNCHED(d, update_kernel, p->blocks, 256, 0, *p);
-    f->n = p->n = 0;
-    p->blocks = 0;
+    f->n = p->n = 0, p->blocks = 0;
 }
 
 /* An entry of the table. Those that wait are of other memory. */
