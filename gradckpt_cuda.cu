@@ -5540,7 +5540,7 @@ void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_al
     };
 }
 
-/* A product beside what is asked for until side_end; what is launched later waits (flush). */
+/* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
 void mma_beside(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -5708,8 +5708,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw goes beside the sums of the bias, which read g, too, where processors have few of its tiles,
- * so that many would be idle at its end. */
+/* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
+ * tiles, so that many would be idle at its end. */
 void linear_backward(const gckpt_call *asked)
 {
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;

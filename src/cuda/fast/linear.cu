@@ -124,8 +124,8 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw goes beside the sums of the bias, which read g, too, where processors have few of its tiles,
- * so that many would be idle at its end. */
+/* dw goes beside the sums of the bias and dx, which read g, too, where processors have few of its
+ * tiles, so that many would be idle at its end. */
 void linear_backward(const gckpt_call *asked)
 {
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;

@@ -379,7 +379,7 @@ void mma_late(const gckpt_call *call, const MmaProduct &p, int a_along, int b_al
     };
 }
 
-/* A product beside what is asked for until side_end; what is launched later waits (flush). */
+/* A product beside what is asked for until side_end, mma_late's, too; all else waits (flush). */
 void mma_beside(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
