@@ -122,7 +122,13 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 {
     if (y.bf16) {
         Pack<uint16_t, N> half;
-        UNROLL for (int k = 0; k < N; k++) half.v[k] = gckpti_to_bf16(v.v[k]);
+        UNROLL for (int k = 0; k + 1 < N; k += 2)
+        {
+            const uint32_t pair = gckpti_to_bf16_pair(v.v[k], v.v[k + 1]);
+            half.v[k] = (uint16_t)pair, half.v[k + 1] = (uint16_t)(pair >> 16);
+        }
+        if (N % 2)
+            half.v[N - 1] = gckpti_to_bf16(v.v[N - 1]);
         store(y.bf16 + i, half);
     } else {
         store(y.f32 + i, v);

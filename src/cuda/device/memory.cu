@@ -28,11 +28,13 @@ void *get(void *context, size_t bytes, size_t)
 
 const char *shortage(void *) { return no_room; }
 
-/* A piece begins behind what was asked for up to now; it ends. */
-void side_begin(Device *d, Side *s)
+/* A piece begins behind what was asked for up to now; it ends. False: of a recording that failed,
+ * whose piece would not be recorded but run. */
+bool side_begin(Device *d, Side *s)
 {
     check(d, cudaEventRecord(d->before, d->main), "a queue beside");
     check(d, cudaStreamWaitEvent(s->stream, d->before, 0), "a queue beside");
+    return !d->recording || !d->unrecordable;
 }
 
 void side_end(Device *d, Side *s)
@@ -148,8 +150,8 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
     Hold d(context);
     Side *s = moving(d);
     const cudaMemcpyKind kind = out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-    side_begin(d, s);
-    check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
+    if (side_begin(d, s))
+        check(d, cudaMemcpyAsync(to, from, bytes, kind, s->stream), "move");
     side_end(d, s);
 }
 
@@ -162,13 +164,14 @@ void join_but(void *context, int later)
 void join(void *context) { join_but(context, 0); }
 
 /* ---- what goes from rank to rank ---- */
+/* Until beside(0) no other thread's calls go to this device: they would go into that queue. */
 void *beside(void *context, int on)
 {
     Hold d(context);
     if (on)
-        side_begin(d, &d->ranks);
+        side_begin(d, &d->ranks), d->lock.lock();
     else
-        side_end(d, &d->ranks);
+        side_end(d, &d->ranks), d->lock.unlock();
     d->stream = on ? d->ranks.stream : d->main;
     return d->ranks.stream;
 }

@@ -63,8 +63,22 @@ __device__ __forceinline__ int gckpti_block_again(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
+/* Two elements as bf16 keeps them, the first one in the lower half: gckpti_to_bf16's bits, but for
+ * NaN. */
+__device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
+{
+    uint32_t y;
+    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(first)); /* subnormals become zeros */
+    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(second));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+}
 #define UNROLL _Pragma("unroll")
 #else
+uint32_t gckpti_to_bf16_pair(float first, float second)
+{
+    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
+}
 int gckpti_thread_again(void) { return (int)threadIdx.x; }
 int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL

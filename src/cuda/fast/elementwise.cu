@@ -76,10 +76,12 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
+/* What does not depend on the batch has one shape with what does where a micro-batch is one row;
+ * its gradient is summed over rows all the same, with a low part. */
 gckpt_result alike_room(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
-        if (!gckpti_same_shape(&call->in[i].shape, &call->shape))
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape) || !call->in[i].bf16)
             call->precision = GCKPT_BF16;
     return GCKPT_OK;
 }
@@ -134,7 +136,8 @@ void mul_backward(const gckpt_call *call)
 gckpt_result add_room(gckpt_call *call) /* the second may be repeated: the last axes of the first */
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
-    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a);
+    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
+                (gckpti_elements(b) < gckpti_elements(a) || !call->in[1].bf16);
     for (int k = 1; k <= b->n; k++)
         last = last && b->d[b->n - k] == a->d[a->n - k];
     return last ? GCKPT_OK : alike_room(call);
