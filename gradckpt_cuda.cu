@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               622
+ *     >>device    streams, memory, errors, launching, recordings                               621
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           670
  *                 map, tiles, convert, update, unpack
@@ -22,8 +22,8 @@
  *                 curves, axes, sums, broadcast, shapes, reduce, greatest, upsample, rotary,
  *                 errors, panel, products, linear, windows, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, head, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1726
- *                 products, linear, attention, losses, elementwise, norms
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1728
+ *                 ends, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            293
  *                 find, self_test, open
  */
@@ -363,10 +363,9 @@ __device__ __forceinline__ int gckpti_block_again(void)
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
-    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(first)); /* subnormals become zeros */
-    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(second));
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    return y;
+    y = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u; /* subnormals become zeros */
+    return gckpti_bits(second) & 0x7f800000u ? y : y & 0x8000ffffu;
 }
 #define UNROLL _Pragma("unroll")
 #else
@@ -5181,7 +5180,7 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
     }
 }
 
-/* >>fast/products */
+/* >>fast/ends */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
  * for each link). */
@@ -5226,60 +5225,6 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
 }
 
 enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
-
-/* A tile of `size` lines along k, or of as many elements across it, links first.. */
-template <int size, int along>
-__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
-                                   uint16_t *tile)
-{
-    if (along)
-        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
-    else
-        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
-}
-
-/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
- * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
- * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
-template <int LINE, int along, bool B> struct Reader {
-    int at;
-    __device__ explicit Reader(int line)
-    {
-        int lane = threadIdx.x % 32, low = lane % 8, high = lane / 16, mid = lane / 8 % 2;
-        if (along)
-            at = Swizzled<LINE>::at(line + (B ? high : mid) * 8 + low, B ? mid : high);
-        else
-            at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
-    }
-    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
-    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
-    {
-        if (along)
-            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
-        else
-            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
-    }
-};
-
-/* Brings tiles that are all there, one after the other. */
-template <int size, int along> struct Feed {
-    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
-    const uint16_t *from;
-    int to;
-    __device__ Feed(const Matrix<uint16_t> &x, int start)
-    {
-        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
-        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
-        to = Swizzled<LENGTH>::at(line, chunk);
-    }
-    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
-    {
-        const uint16_t *at = from;
-        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
-        from = along ? from + LINKS : at;
-    }
-};
 
 /* What a thread's elements start from: what c holds, the bias, or 0. What a tile needs once is kept
  * short: its instructions come from the L2. */
@@ -5481,6 +5426,62 @@ __device__ inline void mma_end(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
         }
     }
 }
+
+/* >>fast/products */
+/* ---- the links of a product, and which is launched when ---- */
+/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+template <int size, int along>
+__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+                                   uint16_t *tile)
+{
+    if (along)
+        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+    else
+        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+}
+
+/* How a warp reads factors of an mma, from a tile in lines of LINE: of a its rows, of b (B) its
+ * columns, 16 from `line` on. `at`: where this thread begins; 16 links or lines further are so many
+ * elements further or, along a line of the tile, whose chunks change places, an exclusive or. */
+template <int LINE, int along, bool B> struct Reader {
+    int at;
+    __device__ explicit Reader(int line)
+    {
+        int lane = threadIdx.x % 32, low = lane % 8, high = lane / 16, mid = lane / 8 % 2;
+        if (along)
+            at = Swizzled<LINE>::at(line + (B ? high : mid) * 8 + low, B ? mid : high);
+        else
+            at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
+    }
+    /* The factors of 16 lines, `line` further, and 16 links from `link` on. */
+    __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int link) const
+    {
+        if (along)
+            gckpti_ldmatrix_x4(x, tile + (at ^ link) + line * LINE);
+        else
+            gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + link * LINE);
+    }
+};
+
+/* Brings tiles that are all there, one after the other. */
+template <int size, int along> struct Feed {
+    enum { LENGTH = along ? LINKS : size, COUNT = along ? size : LINKS, CHUNKS = LENGTH / 8 };
+    const uint16_t *from;
+    int to;
+    __device__ Feed(const Matrix<uint16_t> &x, int start)
+    {
+        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
+        to = Swizzled<LENGTH>::at(line, chunk);
+    }
+    __device__ void bring(const Matrix<uint16_t> &x, uint16_t *tile)
+    {
+        const uint16_t *at = from;
+        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
+            gckpti_cp_async16_whole(tile + to + k * LENGTH, at);
+        from = along ? from + LINKS : at;
+    }
+};
 
 /* What a warp multiplies of 16 links: rows of a, columns of b. */
 template <int DOWN, int ACROSS> struct Taken {

@@ -68,10 +68,9 @@ __device__ __forceinline__ int gckpti_block_again(void)
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
-    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(first)); /* subnormals become zeros */
-    asm("mul.ftz.f32 %0, %0, 0f3F800000;" : "+f"(second));
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    return y;
+    y = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u; /* subnormals become zeros */
+    return gckpti_bits(second) & 0x7f800000u ? y : y & 0x8000ffffu;
 }
 #define UNROLL _Pragma("unroll")
 #else
