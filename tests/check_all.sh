@@ -281,7 +281,7 @@ run_check()
             $emulated -c src/cpu/kernels.c -o $B/$1-choice.o || return 1
         objdump -d $B/$1-kernels.o | grep -q ymm && ! objdump -d $B/$1-kernels.o | grep -q zmm || return 1
         for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" whole/test_hash.c \
-            store/test_pack.c ops/test_special.c num/test_numerics.c; do
+            store/test_pack.c ops/test_special.c ops/test_user_ops.c num/test_numerics.c; do
             echo "== $test"
             what=
             case $test in *amx*) ;; *) what="$B/$1-kernels.o $B/$1-choice.o" ;; esac # amx has its own
