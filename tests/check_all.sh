@@ -281,7 +281,7 @@ run_check()
             $emulated -c src/cpu/kernels.c -o $B/$1-choice.o || return 1
         objdump -d $B/$1-kernels.o | grep -q ymm && ! objdump -d $B/$1-kernels.o | grep -q zmm || return 1
         for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" whole/test_hash.c \
-            store/test_pack.c ops/test_special.c num/test_numerics.c; do
+            store/test_pack.c ops/test_special.c ops/test_user_ops.c num/test_numerics.c; do
             echo "== $test"
             what=
             case $test in *amx*) ;; *) what="$B/$1-kernels.o $B/$1-choice.o" ;; esac # amx has its own
@@ -640,7 +640,7 @@ END
         cat $B/$1.txt
         awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt &&
             mkdir -p $B/readme && cp $B/$1 $B/readme/gpt && sh tests/figures.sh gpt $B/readme ;;
-    openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it
+    openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it; strides that sgemm refuses
         dir=$B/openblas-dir     # the library, if it is there
         rm -rf $dir
         mkdir -p $dir
@@ -649,6 +649,12 @@ END
         ${CC:-cc} $dir/t.c -o $dir/t $flags 2> /dev/null || { echo "skip: no libopenblas-dev"; return 77; }
         ${CC:-cc} -std=gnu99 -O2 -I. -DGCKPT_OPENBLAS examples/gpt.c -o $dir/blas $flags &&
             linked openblas-dir/own examples/gpt.c || return 1
+        blas="$plain -w -DGCKPT_OPENBLAS -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
+        # shellcheck disable=SC2086
+        rooms wide $plain && $blas -c src/cpu/products.c -o $dir/products.o $flags &&
+            $blas -c src/cpu/calls.c -o $dir/calls.o $flags &&
+            $blas tests/ops/test_user_ops.c $dir/products.o $dir/calls.o "$rooms" $flags -lm -lpthread -o $dir/user_ops &&
+            $dir/user_ops || return 1
         for mode in store-all memory-poor sqrt; do
             $dir/blas --steps 20 --eval-every 0 --checkpoint $mode --json $dir/$mode.json > /dev/null 2>&1 || return 1
             sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p' $dir/$mode.json

@@ -87,7 +87,7 @@ emulated()
     run counting $avx512 -DGCKPTI_ISA=3 -c src/kernels/all.c -o build/avx512.o &&
         run counting $avx512 -c src/cpu/kernels.c -o build/avx512-choice.o || return
     for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "whole/test_hash.c all" \
-        "store/test_pack.c " "ops/test_special.c " "num/test_numerics.c "; do
+        "store/test_pack.c " "ops/test_special.c " "ops/test_user_ops.c " "num/test_numerics.c "; do
         objects="build/avx512.o build/avx512-choice.o"
         case $test in *amx*) objects= ;; esac # its own
         program=build/avx512-$(basename "${test% *}" .c)

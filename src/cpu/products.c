@@ -10,13 +10,10 @@ static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangl
     const int64_t i0 = at->i0, i1 = at->i1, j0 = at->j0, j1 = at->j1;
     const gckpti_factor *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(a->step == 1 ? a->row : a->step);
-    int b_next = (int)(b->row == 1 ? b->step : b->row);
+    /* of a single row what comes next is not read, but sgemm refuses less */
+    int a_next = (int)(a->step != 1 ? a->step : t->m == 1 ? t->k : a->row);
+    int b_next = (int)(b->row != 1 ? b->row : t->k == 1 ? t->n : b->step);
     float *c = t->c + i0 * t->c_row + j0;
-    if (a->step == 1 && a->row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;            /* sgemm refuses less */
-    if (b->row == 1 && b_next < cols)
-        b_next = cols;
     for (int64_t i = i0; t->start && !t->accumulate && i < i1; i++)
         memcpy(t->c + i * t->c_row + j0, gckpti_starts(t, i, j0), (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, a->step == 1 ? CblasNoTrans : CblasTrans,
@@ -25,11 +22,17 @@ static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangl
                 t->start || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_row);
 }
 
+/* What sgemm takes: rows that are as far apart as they are long, at least. */
 static int gckpti_openblas_can(const gckpti_product *t)
 {
-    return !gckpti_is_stored(&t->b) && t->m <= INT32_MAX && t->n <= INT32_MAX &&
-           t->k <= INT32_MAX && t->k > 0 && (t->a.step == 1 || t->a.row == 1) &&
-           (t->b.step == 1 || t->b.row == 1);
+    const gckpti_factor *a = &t->a, *b = &t->b;
+    const int64_t most = INT32_MAX, a_next = a->step == 1 ? a->row : a->step;
+    const int64_t b_next = b->row == 1 ? b->step : b->row;
+    int a_can = a->step == 1 ? t->m == 1 || a_next >= t->k : a->row == 1 && a_next >= t->m;
+    int b_can = b->row == 1 ? t->k == 1 || b_next >= t->n : b->step == 1 && b_next >= t->k;
+    return !gckpti_is_stored(b) && t->m <= most && t->n <= most && t->k <= most && t->k > 0 &&
+           a_next <= most && b_next <= most && a_can && b_can && t->c_row >= t->n &&
+           t->c_row <= most;
 }
 #endif
 

@@ -146,11 +146,12 @@ GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
 
 /* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
  * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
- * pages, and runs long enough to be foreseen. */
+ * pages, and runs long enough to be foreseen; but all of what V(pack) transposes (columns side by
+ * side, too), of which it may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
-    const int64_t some = t->b.row == 1 ? 8 : deep;
+    const int64_t some = t->b.row == 1 && t->b.step != 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t j = 0, width; j < n; j += width) {
             const float *from = b + p * t->b.step + j * t->b.row;

@@ -102,8 +102,10 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
     const int rows = q->batchless && !t->batchless; /* over all of the batch */
-    if (!(t->op->needs[i] & GCKPT_SUMS) ||
-        (!rows && gckpti_elements(&q->shape) == gckpti_elements(&t->shape)))
+    const int one = /* added to each; as many elements alone are gru's bias, 3 H, of 3 steps, too */
+        gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
+        gckpti_last(&q->shape) == gckpti_last(&t->shape);
+    if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))
         return 0;
     return rows && p->looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }

@@ -443,6 +443,33 @@ def initial(seed):
     return out
 
 
+def left_out(seed):
+    """What adds nothing to a gradient of -0, and what adds +0: maxima, rows without target, of weight 0."""
+    r = np.random.default_rng([seed, 4])
+    shape = (int(r.integers(1, 4)), int(r.integers(2, 5)), int(r.integers(2, 40)))
+    n = Net(shape[0], shape[0])
+    n.precision, n.picks = int(r.integers(0, 2)), 7
+    x, t = (n.op("add", [n.input(r.standard_normal(shape).astype(F)), n.param(r.standard_normal(shape[2]).astype(F))])
+            for _ in range(2))
+    targets = n.input(r.integers(-1, shape[2], shape[:2]).astype(np.int32))
+    weights = n.input(r.choice([0, -0.0, 1, 2], shape[:2]).astype(F))
+    kind = seed % 5
+    if kind < 2:
+        y = n.op("max", [x], 1 + kind)
+        n.term(n.op("sum_loss", [n.op("mul", [y, y])]))
+    elif kind == 2:
+        n.term(n.op("cross_entropy", [x, targets]))
+    elif kind == 3:
+        n.term(n.op("cross_entropy_with", [x, targets, weights], F(r.choice([0, 0.125]))))
+    else:
+        n.term(n.op("soft_cross_entropy", [x, t, weights]))
+    for i in (x, t):
+        n.term(n.op("sum_loss", [n.op("scale", [i], F(-0.0))]))
+    told = Told(K.program.talk(n.script(1)))
+    wrong = told.errors or compare(n, told, 1)
+    return ["left out, %d: %s" % (kind, wrong[0])] if wrong else []
+
+
 def main():
     args = [a for a in sys.argv[1:] if a[0] != "-"]
     flags = "".join(a for a in sys.argv[1:] if a[0] == "-")
@@ -491,14 +518,14 @@ def main():
             halves += d.net.precision > 0
         if seed % 8 == 0:
             apart += 1
-            wrong = cached(seed // 8) + initial(seed)
+            wrong = cached(seed // 8) + initial(seed) + left_out(seed // 8)
             differ += bool(wrong)
             print("\n".join("net %d, %s" % (seed, w) for w in wrong[:1])) if wrong else None
     program.close()
     if "v" in flags:
         print(" ".join("%s:%d" % k for k in sorted(met.items())))
     print("contract: %d nets, %d agree bit for bit, %d of them in bf16, %d differ, %d refused, %d train nothing; "
-          "%d builders, %d values; %d times caches, initial values, packed ones; %.0f s" %
+          "%d builders, %d values; %d times caches, initial values, packed ones, what is left out; %.0f s" %
           (count, agree, halves, differ, refused, idle, len(met), bits, apart, time.time() - began))
     return 1 if differ or refused else 0
 

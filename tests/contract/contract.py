@@ -1,6 +1,6 @@
 """The numeric contract (manual, 5) again, from its text alone, in Python with numpy.
 
-Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Chain and
+Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Some, Chain and
 Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 5f).
 curves.py has exp, log, tanh, erf, sin, cos and pow. Of the library there is only what it says (Program)."""
 import subprocess
@@ -266,6 +266,19 @@ class Select(Value):
 
     def __init__(self, taken, x):
         self.taken, self.x = taken, np.where(taken, x, F(0))
+
+
+class Some:
+    """What adds to a part only, and nothing elsewhere; where it is stored, +0 is there."""
+
+    def __init__(self, taken, what, shape):
+        self.taken, self.what, self.shape = taken, what, shape
+
+    def store(self):
+        return np.where(self.taken, self.what.store(), F(0))
+
+    def add(self, s):
+        return np.where(self.taken, self.what.add(s), s)
 
 
 class Chain:

@@ -426,8 +426,8 @@ class CrossEntropy:
         m, l = CrossEntropy.parts(z)
         p = exp((z - m[:, None]) - l[:, None])
         one = (np.arange(z.shape[-1]) == t[:, None]).astype(F)
-        d = np.where((t >= 0)[:, None], p - one, F(0))
-        return [Product(scale, d.reshape(c.x[0].shape)), None]
+        d = Product(scale, (p - one).reshape(c.x[0].shape))
+        return [Some((t >= 0).reshape(c.x[0].shape[:-1] + (1,)), d, c.x[0].shape), None]
 
 
 @op("mean_squared_error")
@@ -591,7 +591,8 @@ class LinearCrossEntropy:
     def backward(c, scale):
         z = LinearCrossEntropy.logits(c)
         cap = c.a[0] if c.a else F(0)
-        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0].b
+        d = CrossEntropy.backward(Call([z, c.x[2]], (), ()), scale)[0]
+        d = np.where(d.taken, d.what.b, F(0))
         if cap != 0:
             y = z * (F(1) / cap)
             d = d * fma(-y, y, F(1))
@@ -639,8 +640,9 @@ class CrossEntropyWith:
         d = np.where(one, p - (share + (F(1) - e)), p - share) if e != 0 else p - one.astype(F)
         w = weights_of(c.x[2], len(t))
         by = scale if w is None else (scale * w)[:, None]
-        d = np.where((t >= 0)[:, None], d, F(0))
-        out = [Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape)), None]
+        there = (t >= 0) & (True if w is None else w != 0)
+        d = Product(np.broadcast_to(by, d.shape).reshape(c.x[0].shape), d.reshape(c.x[0].shape))
+        out = [Some(there.reshape(c.x[0].shape[:-1] + (1,)), d, c.x[0].shape), None]
         if w is not None:
             loss = np.where(t >= 0, c.aux["loss"], F(0)).reshape(c.x[2].size, len(t) // max(c.x[2].size, 1))
             out.append(Product(scale, row_sum(loss).reshape(c.x[2].shape)))
@@ -666,8 +668,9 @@ class SoftCrossEntropy:
         by = scale if w is None else (scale * w)[:, None]
         shape = c.x[0].shape
         full = np.broadcast_to(by, z.shape).reshape(shape)
-        out = [Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)),
-               Product(full, (l[:, None] - (z - m[:, None])).reshape(shape))]
+        there = True if w is None else (w != 0).reshape(shape[:-1] + (1,))
+        out = [Some(there, Product(full, fma(row_sum(t)[:, None], p, -t).reshape(shape)), shape),
+               Some(there, Product(full, (l[:, None] - (z - m[:, None])).reshape(shape)), shape)]
         if w is not None:
             n = c.x[2].size
             lost = row_sum(c.aux["loss"].reshape(n, len(z) // max(n, 1)))
@@ -765,7 +768,7 @@ class Max:
         x, axis = c.x[0], c.a[0]
         first = np.expand_dims(x.argmax(axis), axis)
         taken = np.expand_dims(np.arange(x.shape[axis]), tuple(range(1, x.ndim - axis))) == first
-        return [Select(taken, np.broadcast_to(np.expand_dims(g, axis), x.shape))]
+        return [Some(taken, Value(np.broadcast_to(np.expand_dims(g, axis), x.shape)), x.shape)]
 
 
 @op("argmax")

@@ -257,6 +257,47 @@ static void test_weights_of_the_batch(int lstm, int plain)
               "bias of the batch, lstm %d, plain %d: another gradient", lstm, plain);
 }
 
+/* A bias of the batch that has as many elements as the output (3 H = steps H): three gradients are summed up all the
+ * same, and compensated (manual, 5e), on all kernels: the bits of a constant's. */
+static void test_few_rows(void)
+{
+    enum { U = 2, PLAIN_PLAN = GCKPT_ISA_COUNT, CONSTANT };
+    static const float x[3 * I] = { 1, -2, 3, -1, 2, -3, 0.5f }, r[3 * U] = { 3e7f, 1, -2, 5e-7f, 1, 3e7f };
+    static const float b[3 * U] = { 0.1f, -0.2f, 0.3f, -0.4f, 0.5f, -0.6f };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    float want[3 * U] = { 0 };
+    for (int i = CONSTANT; i >= 0; i--) {
+        const int plain = i >= PLAIN_PLAN, fed = i != CONSTANT;
+        if (!plain && !gckpt_isa_available((gckpt_isa)i))
+            continue;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 3, I));
+        gckpt_tensor *times = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(1, 3, U));
+        gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, 3 * U), init);
+        gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(U, 3 * U), init);
+        gckpt_tensor *bias = fed ? gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 3 * U))
+                                 : gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(3 * U), b);
+        gckpt_tensor *line = fed ? gckpt_reshape(bias, gckpt_shape1(3 * U)) : bias;
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_gru(in, wx, NULL, wh, line, NULL), times)), 1, 0 };
+        const gckpt_pick pick = { bias, 1 };
+        const gckpt_feed feeds[3] = { { gckpt_id(in), x }, { gckpt_id(times), r }, { gckpt_id(bias), b } };
+        gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1, .plain = plain };
+        gckpt_exec_desc how = { .isa = plain ? GCKPT_ISA_AUTO : (gckpt_isa)i };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e && gckpt_step(e, feeds, 2 + fed, 1, &still, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g),
+                  gckpt_error_text(e));
+        const float *got = gckpt_fetch(e, gckpt_id(bias), 1);
+        if (got && !fed)
+            memcpy(want, got, sizeof want);
+        CHECK_MSG(got && !memcmp(got, want, sizeof want), "gru of three rows: another gradient of its bias, %s",
+                  plain ? "a plain plan" : gckpt_isa_name((gckpt_isa)i));
+        rig_free(e, p, g, s);
+    }
+}
+
 static void test_refusals(void)
 {
     const gckpt_init zero = { 0, 0, 0 };
@@ -350,6 +391,7 @@ int main(void)
             test_weights_of_the_batch(lstm, plain);
         CHECK(room_of(lstm, 2) > 0 && room_of(lstm, 2) == room_of(lstm, 50));
     }
+    test_few_rows();
     test_refusals();
     return check_report("recurrent layers");
 }
