@@ -281,6 +281,7 @@ static int gckpti_exec_bind(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++)
         if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
             return 0;
+    e->store->bound = 1;
     return 1;
 }
 

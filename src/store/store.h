@@ -93,6 +93,7 @@ struct gckpt_store {
     gckpti_binding *bindings; /* those who need them */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
+    int bound;    /* an executor was made for it */
     char **notes; /* each "KEY\0VALUE\0" in a block of its own */
     size_t note_count, note_capacity;
 };
