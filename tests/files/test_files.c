@@ -923,6 +923,57 @@ static void test_notes(void)
     CHECK(mem.live == 0);
 }
 
+/* A file's optimiser state is passed over where there is none: of what is packed, by the store or as it lies in the file.
+ * What else there is has its state. */
+static void test_state_of_packed(void)
+{
+    static const float x[2 * 32] = { 1, -2, 3 };
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++) {
+        gckpt_store *s = store_new(), *t = store_new();
+        add(s, "w", gckpt_shape2(2, 32));
+        add(s, "v", gckpt_shape2(2, 32));
+        for (int i = 0; i < 2; i++) {
+            gckpt_parameter p;
+            CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_param_state(s, &s->params[i], 2));
+            memcpy(p.values, x, sizeof x);
+            memcpy(s->params[i].p.state[1], x, sizeof x);
+            s->params[i].optimiser = 1 + GCKPT_ADAMW;
+            s->params[i].updates = (uint64_t)(7 + i); /* so that it is in the file */
+        }
+        file f = write_as(s, NULL);
+        add(t, "w", gckpt_shape2(2, 32));
+        CHECK(gckpt_store_freeze(t, "w", 1) == GCKPT_OK && gckpt_store_pack(t, "w", (gckpt_storage)k) == GCKPT_OK);
+        add(t, "v", gckpt_shape2(2, 32));
+        const size_t bytes = gckpt_store_bytes(t);
+        CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
+        CHECK_MSG(gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%d: %zu bytes, %zu before", k, gckpt_store_bytes(t), bytes);
+        CHECK(!t->params[0].p.state[0] && !t->params[0].optimiser && !t->params[0].updates);
+        CHECK(t->params[1].p.state[1] && !memcmp(t->params[1].p.state[1], x, sizeof x) && t->params[1].updates == 8);
+        file g = write_as(t, NULL);
+        CHECK_MSG(read_as(t, &g, NULL) == GCKPT_OK && gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%s", gckpt_error_text(t));
+        free(f.bytes);
+        free(g.bytes);
+        gckpt_store_free(s);
+        gckpt_store_free(t);
+    }
+    int some = 0;
+    for (int k = 0; k < 8; k++) { /* mapped: BF16 packed, or the store's own where it is not aligned; F32 */
+        maker m = { 0 };
+        gckpt_store *s = store_new();
+        make(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
+        make(&m, "w#state0", "F32", "2,2", four, 4);
+        file f = made(&m, k / 2);
+        CHECK_MSG(gckpt_store_map(s, f.bytes, f.size, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+        const int packed = s->params[0].p.storage != GCKPT_STORED_F32;
+        some += packed;
+        CHECK_MSG(packed == (s->params[0].p.state[0] == NULL), "%d: its state is wrong", k);
+        CHECK(gckpt_store_bytes(s) == (s->params[0].external ? 0 : sizeof four) + (packed ? 0 : sizeof four));
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+    CHECK(some > 0 && mem.live == 0);
+}
+
 /* A file of these notes alone. */
 static file file_of_notes(const char *notes)
 {
@@ -1123,6 +1174,7 @@ int main(void)
     test_shards();
     test_memory();
     test_notes();
+    test_state_of_packed();
     test_order_of_notes();
     test_many_notes();
     test_strangers();
