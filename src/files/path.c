@@ -149,6 +149,8 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
+    if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
+        fd = open(name, O_RDONLY | O_NONBLOCK);
     int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
