@@ -99,6 +99,10 @@ static int gckpti_lock(int fd, const char *name)
 /* As fsync; that a file system (a folder) cannot do it is no error. */
 static int gckpti_sync(int fd)
 {
+#ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
+    if (fcntl(fd, F_FULLFSYNC) != -1)
+        return 0;
+#endif
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
@@ -248,6 +252,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
 #if GCKPTI_POSIX
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 #else
+#ifdef _WIN32
+    gckpti_file_try(file, _commit(_fileno(file->f)));
+#endif
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
