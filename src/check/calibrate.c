@@ -181,7 +181,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     for (; t.result == GCKPT_OK && t.run < GCKPTI_RUNS_MOST; t.run++) {
         if (t.run >= GCKPTI_RUNS_LEAST && t.last - start >= 0.25)
             break;
-        gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
+        gckpti_run_in_team(exec, gckpti_time_step, &t, &t.result);
     }
     exec->desc.debug = debug;
     if (t.result == GCKPT_OK && !(t.last > start))

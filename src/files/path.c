@@ -99,6 +99,10 @@ static int gckpti_lock(int fd, const char *name)
 /* As fsync; that a file system (a folder) cannot do it is no error. */
 static int gckpti_sync(int fd)
 {
+#ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
+    if (fcntl(fd, F_FULLFSYNC) != -1)
+        return 0;
+#endif
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
@@ -149,6 +153,8 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
+    if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
+        fd = open(name, O_RDONLY | O_NONBLOCK);
     int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
@@ -246,6 +252,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
 #if GCKPTI_POSIX
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 #else
+#ifdef _WIN32
+    gckpti_file_try(file, _commit(_fileno(file->f)));
+#endif
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif

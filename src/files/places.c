@@ -260,12 +260,16 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &s->params[e->param];
-        if (e->slot >= 0)
-            continue;
-        if (!gckpti_load_adopt(l, e))
+        if (e->slot < 0 && !gckpti_load_adopt(l, e))
             l->result = gckpti_values_new(s, q, "load");
         if (l->result != GCKPT_OK)
             return 0;
+        if (gckpti_is_packed((int)q->p.storage)) { /* which has no state */
+            e->states = 0;
+            e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
+        }
+        if (e->slot >= 0)
+            continue;
         if (!gckpti_param_state(s, q, e->states))
             return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
                                  e->states);

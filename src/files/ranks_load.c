@@ -260,6 +260,11 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 static int gckpti_parts_begin(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
+    if (l->count > ((size_t)1 << 28) / x->count)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "%z tensors in %z files are more than 2^28 pieces; save by fewer "
+                             "ranks",
+                             l->count, x->count);
     for (size_t k = 0; k < l->count; k++)
         for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
             const int64_t n = gckpti_piece_of(&l->entries[k], x->count, i).count;

@@ -335,6 +335,20 @@ static void gckpti_run_here(void *context)
         r->result = gckpti_advance(r->e, &c);
 }
 
+GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
+                                          gckpt_result *result)
+{
+    gckpti_with_team(&e->on.runner, e->on.team, job, context);
+    gckpti_recording_ask(e, 0);
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result joined = gckpti_join(e, INT32_MAX, *result);
+    joined = joined == *result ? GCKPT_OK : gckpti_drain(e, joined);
+    if (joined == GCKPT_OK)
+        return *result;
+    e->step.state = GCKPTI_IDLE;
+    return *result = joined;
+}
+
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_running r = { e, instructions, GCKPT_MORE };
@@ -348,13 +362,5 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         }
     }
     gckpti_recording_ask(e, instructions == INT64_MAX);
-    gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_recording_ask(e, 0);
-    /* what comes next may be another executor's, in the same arena */
-    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
-    result = result == r.result ? result : gckpti_drain(e, result);
-    if (result == GCKPT_OK)
-        return r.result;
-    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
-    return result;
+    return gckpti_run_in_team(e, gckpti_run_here, &r, &r.result);
 }

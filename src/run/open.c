@@ -109,6 +109,11 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
+    if (GCKPTI_RUNS_TRAINING && begun && planned->trained &&
+        gckpti_state_slots(q) < e->plan->state_slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state when it was packed; make a new executor",
+                            name);
     return GCKPT_OK;
 }
 
@@ -276,6 +281,7 @@ static int gckpti_exec_bind(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++)
         if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
             return 0;
+    e->store->bound = 1;
     return 1;
 }
 

@@ -128,8 +128,8 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_pick before = exec->picks[k];
     exec->picks[k].to = to;
     exec->picks[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end) ==
-        GCKPT_OK)
+    const int64_t rows = exec->step.row_end - exec->step.first; /* of this rank */
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->picks[k] = before;
     return GCKPT_E_ARG;

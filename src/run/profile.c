@@ -81,8 +81,8 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (result != GCKPT_OK)
         return result;
     t.last = profile->seconds(profile->user);
-    gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_profile_run, &t);
-    result = t.result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : t.result;
+    result = gckpti_run_in_team(exec, gckpti_profile_run, &t, &t.result);
+    result = result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : result;
     if (result == GCKPT_OK && !hyper)
         gckpti_add_positions(exec, rows);
     profile->all += profile->seconds(profile->user) - start;

@@ -304,6 +304,11 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
  * streaming), CANCELLED or an error; with these two e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
+/* Calls `job`, which advances, with a team; then waits for copies that are under way. *result: what
+ * the job came to, and what this returns. */
+GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
+                                          gckpt_result *result);
+
 /* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
  * not in pieces, so the backend may repeat micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);

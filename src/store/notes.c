@@ -3,10 +3,18 @@
 GCKPTI_COLD
 
 #ifndef GCKPT_NO_NOTES
+/* Of a note's block, which begins with the number of its place, while they are settled. */
+static size_t gckpti_note_place(const char *note)
+{
+    size_t place;
+    memcpy(&place, note - sizeof place, sizeof place);
+    return place;
+}
+
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
-    size_t key = strlen(note) + 1;
-    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+    size_t key = strlen(note) + 1, place = sizeof(size_t);
+    gckpti_delete(&s->memory, note - place, place + key + strlen(note + key) + 1, 1);
 }
 
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
@@ -31,30 +39,41 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
-    size_t n = strlen(key) + 1, m = strlen(value) + 1;
-    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    size_t n = strlen(key) + 1, m = strlen(value) + 1, place = sizeof(size_t);
+    char *note = (char *)gckpti_new(&s->memory, place + n + m, 1);
     if (!note ||
         !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, n + m, 1);
+        gckpti_delete(&s->memory, note, place + n + m, 1);
         return 0;
     }
+    note += place;
     memcpy(note, key, n);
     memcpy(note + n, value, m);
     s->notes[s->note_count++] = note;
     return 1;
 }
 
+static int gckpti_note_before(const void *first, const void *second, const void *by_key)
+{
+    const char *a = *(char *const *)first, *b = *(char *const *)second;
+    const int order = by_key ? strcmp(a, b) : 0;
+    return order ? order < 0 : gckpti_note_place(a) < gckpti_note_place(b);
+}
+
+/* By sorting them: a file may have a million. */
 GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
 {
-    size_t count = s->note_count;
-    for (size_t i = s->note_count = first; i < count; i++) {
-        size_t old = gckpti_note_find(s, s->notes[i]);
-        if (old < s->note_count)
-            gckpti_note_free(s, s->notes[old]);
-        else
-            s->note_count++;
-        s->notes[old] = s->notes[i];
-    }
+    size_t count = first < s->note_count ? s->note_count : 0, kept = 0;
+    for (size_t i = 0; i < count; i++)
+        memcpy(s->notes[i] - sizeof i, &i, sizeof i);
+    gckpti_sort(s->notes, count, sizeof *s->notes, gckpti_note_before, s);
+    for (size_t i = 0; i < count; s->notes[kept++] = s->notes[i++])
+        if (kept && !strcmp(s->notes[kept - 1], s->notes[i])) {
+            memcpy(s->notes[i] - sizeof i, s->notes[kept - 1] - sizeof i, sizeof i);
+            gckpti_note_free(s, s->notes[--kept]);
+        }
+    gckpti_sort(s->notes, kept, sizeof *s->notes, gckpti_note_before, NULL);
+    s->note_count = count ? kept : s->note_count;
 }
 
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
@@ -83,13 +102,13 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
         gckpti_tell_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    if (value) {
-        gckpti_notes_settle(store, count);
-    } else if (old < count) {
+    if (old < count)
         gckpti_note_free(store, store->notes[old]);
+    if (old < count && value)
+        store->notes[old] = store->notes[--store->note_count];
+    else if (old < count)
         memmove(store->notes + old, store->notes + old + 1,
                 (--store->note_count - old) * sizeof *store->notes);
-    }
     return gckpti_ok(store);
 }
 #endif

@@ -97,7 +97,8 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* Where the list of the names begins that this one is or would be in. */
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, gckpti_length(name));
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* which files do not know */
+    hash = gckpti_fnv(hash, name, gckpti_length(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 

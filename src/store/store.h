@@ -93,7 +93,8 @@ struct gckpt_store {
     gckpti_binding *bindings; /* those who need them */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
-    char **notes; /* each "KEY\0VALUE\0" in a block of its own */
+    int bound;    /* an executor was made for it */
+    char **notes; /* each "KEY\0VALUE\0" behind a size_t, in a block of its own */
     size_t note_count, note_capacity;
 };
 

@@ -7,6 +7,8 @@
 #include "files/own.h"
 #include "rig.h"
 
+#include <time.h>
+
 static heap mem;
 
 /* ---- files made by hand ---- */
@@ -921,6 +923,113 @@ static void test_notes(void)
     CHECK(mem.live == 0);
 }
 
+/* A file's optimiser state is passed over where there is none: of what is packed, by the store or as it lies in the file.
+ * What else there is has its state. */
+static void test_state_of_packed(void)
+{
+    static const float x[2 * 32] = { 1, -2, 3 };
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++) {
+        gckpt_store *s = store_new(), *t = store_new();
+        add(s, "w", gckpt_shape2(2, 32));
+        add(s, "v", gckpt_shape2(2, 32));
+        for (int i = 0; i < 2; i++) {
+            gckpt_parameter p;
+            CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK && gckpti_param_state(s, &s->params[i], 2));
+            memcpy(p.values, x, sizeof x);
+            memcpy(s->params[i].p.state[1], x, sizeof x);
+            s->params[i].optimiser = 1 + GCKPT_ADAMW;
+            s->params[i].updates = (uint64_t)(7 + i); /* so that it is in the file */
+        }
+        file f = write_as(s, NULL);
+        add(t, "w", gckpt_shape2(2, 32));
+        CHECK(gckpt_store_freeze(t, "w", 1) == GCKPT_OK && gckpt_store_pack(t, "w", (gckpt_storage)k) == GCKPT_OK);
+        add(t, "v", gckpt_shape2(2, 32));
+        const size_t bytes = gckpt_store_bytes(t);
+        CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
+        CHECK_MSG(gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%d: %zu bytes, %zu before", k, gckpt_store_bytes(t), bytes);
+        CHECK(!t->params[0].p.state[0] && !t->params[0].optimiser && !t->params[0].updates);
+        CHECK(t->params[1].p.state[1] && !memcmp(t->params[1].p.state[1], x, sizeof x) && t->params[1].updates == 8);
+        file g = write_as(t, NULL);
+        CHECK_MSG(read_as(t, &g, NULL) == GCKPT_OK && gckpt_store_bytes(t) == bytes + 2 * sizeof x, "%s", gckpt_error_text(t));
+        free(f.bytes);
+        free(g.bytes);
+        gckpt_store_free(s);
+        gckpt_store_free(t);
+    }
+    int some = 0;
+    for (int k = 0; k < 8; k++) { /* mapped: BF16 packed, or the store's own where it is not aligned; F32 */
+        maker m = { 0 };
+        gckpt_store *s = store_new();
+        make(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);
+        make(&m, "w#state0", "F32", "2,2", four, 4);
+        file f = made(&m, k / 2);
+        CHECK_MSG(gckpt_store_map(s, f.bytes, f.size, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+        const int packed = s->params[0].p.storage != GCKPT_STORED_F32;
+        some += packed;
+        CHECK_MSG(packed == (s->params[0].p.state[0] == NULL), "%d: its state is wrong", k);
+        CHECK(gckpt_store_bytes(s) == (s->params[0].external ? 0 : sizeof four) + (packed ? 0 : sizeof four));
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+    CHECK(some > 0 && mem.live == 0);
+}
+
+/* A file of these notes alone. */
+static file file_of_notes(const char *notes)
+{
+    file f = { 0 };
+    const size_t n = strlen(notes) + strlen("{\"__metadata__\":{}}");
+    for (int i = 0; i < 8; i++) {
+        unsigned char c = (unsigned char)((uint64_t)n >> (8 * i));
+        file_write(&f, &c, 1);
+    }
+    file_write(&f, "{\"__metadata__\":{", 17);
+    file_write(&f, notes, strlen(notes));
+    file_write(&f, "}}", 2);
+    return f;
+}
+
+/* The last note of a key counts, where the first one stands. */
+static void test_order_of_notes(void)
+{
+    static const char *const want[] = { "c", "4", "z", "0", "b", "3", "a", "2", "bb", "5" };
+    gckpt_store *s = store_new();
+    CHECK(gckpt_store_set_note(s, "c", "1") == GCKPT_OK && gckpt_store_set_note(s, "z", "0") == GCKPT_OK);
+    file f = file_of_notes("\"b\":\"1\",\"a\":\"2\",\"c\":\"1\",\"b\":\"3\",\"bb\":\"5\",\"c\":\"4\"");
+    for (int again = 0; again < 2; again++) {
+        CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK && s->note_count == 5, "%s", gckpt_error_text(s));
+        for (size_t i = 0; i < s->note_count && i < 5; i++)
+            CHECK_MSG(!strcmp(s->notes[i], want[2 * i]) && !strcmp(gckpt_store_note(s, want[2 * i]), want[2 * i + 1]),
+                      "%d: %s", (int)i, s->notes[i]);
+    }
+    free(f.bytes);
+    gckpt_store_free(s);
+    CHECK(mem.live == 0);
+}
+
+/* Many notes take little more time than their bytes: four times as many not ten times as much. */
+static void test_many_notes(void)
+{
+    enum { FEW = 5000 };
+    static char text[2 * 4 * FEW * 16];
+    double least[2] = { 1e9, 1e9 };
+    for (int try = 0; try < 6; try++) {
+        const int n = try % 2 ? 4 * FEW : FEW;
+        size_t length = 0;
+        for (int i = 0; i < n; i++)
+            length += (size_t)snprintf(text + length, 32, "%s\"key %d\":\"\"", i ? "," : "", i * 7 % n);
+        file f = file_of_notes(text);
+        gckpt_store *s = store_new();
+        const clock_t start = clock();
+        CHECK(read_as(s, &f, NULL) == GCKPT_OK && s->note_count == (size_t)n);
+        const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+        least[try % 2] = seconds < least[try % 2] ? seconds : least[try % 2];
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+    CHECK_MSG(least[1] < 10 * least[0] + 0.05, "%d notes: %g s, four times as many: %g s", FEW, least[0], least[1]);
+}
+
 /* ---- training that goes on from what was trained only ---- */
 static const char *only_trained(void *user, const char *name)
 {
@@ -1065,6 +1174,9 @@ int main(void)
     test_shards();
     test_memory();
     test_notes();
+    test_state_of_packed();
+    test_order_of_notes();
+    test_many_notes();
     test_strangers();
     test_resume();
     return check_report("test_files");

@@ -746,6 +746,43 @@ static void test_killed(void)
     gckpt_store_free(s);
 }
 
+/* As the system is to whoever is not root: what may not be written is not opened for it. */
+static int open_as_any(const char *path, int flags, unsigned mode)
+{
+    struct stat s;
+    const int may = flags & O_CREAT || stat(path, &s) || (s.st_mode & (flags & O_WRONLY ? 0200 : 0400));
+    if (may)
+        return open(path, flags, mode);
+    errno = EACCES;
+    return -1;
+}
+
+/* So it is where the file is read-only that a save was to replace: its temporary is, too. */
+static void test_killed_read_only(void)
+{
+    const gckpti_host was = gckpti_here;
+    gckpt_store *s = store_new();
+    steps(s, GCKPT_SGD, 1);
+    gckpti_here.open = open_as_any;
+    CHECK(gckpt_store_save(s, "kept.st") == GCKPT_OK && !chmod("kept.st", 0444));
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (!child) {
+            save_as(&s, "kept.st", half);
+            _exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    }
+    CHECK(kind_of("kept.st.gckpt-tmp0") == S_IFREG && nothing_like("kept.st.gckpt-tmp1"));
+    steps(s, GCKPT_SGD, 1);
+    CHECK_MSG(gckpt_store_save(s, "kept.st") == GCKPT_OK && loads("kept.st", 2), "%s", gckpt_error_text(s));
+    CHECK(nothing_like("*.gckpt-tmp*"));
+    gckpti_here = was;
+    CHECK(!system("rm -f *.gckpt-tmp*"));
+    gckpt_store_free(s);
+}
+
 static int go[2], ready[2]; /* pipes */
 
 /* Writes all, then waits to be told. */
@@ -952,6 +989,7 @@ static void test_paths(void)
     test_memory_of_paths();
     test_permissions();
     test_killed();
+    test_killed_read_only();
     test_at_once();
     test_flush();
     test_unlooked();

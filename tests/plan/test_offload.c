@@ -471,6 +471,21 @@ static int cancels(void *user, const gckpt_progress *now)
     return ++instruction_count == cancel_at;
 }
 
+/* A step by one of the calls that run one: the second tells its times; the third takes several, and none of them. */
+static double tick(void *user) { return *(double *)user += 1; }
+static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *h)
+{
+    static gckpt_spent spent[4096];
+    static gckpt_cost costs[512];
+    double now = 0;
+    gckpt_profile profile = { .seconds = tick, .user = &now, .spent = spent, .count = gckpt_plan_length(p) };
+    if (!CHECK(profile.count <= 4096 && gckpt_graph_size(net.g) <= 512))
+        return GCKPT_E_ARG;
+    return call == 0   ? gckpt_step(e, feeds, 4, 4, h, NULL)
+           : call == 1 ? gckpt_profile_step(e, feeds, 4, 4, h, &profile)
+                       : gckpt_calibrate(e, feeds, 4, 4, tick, &now, costs, gckpt_graph_size(net.g), NULL);
+}
+
 /* Copies beside what is computed: every way, the same bits; what fails or is cancelled under way ends all of it. */
 static void beside(void)
 {
@@ -552,11 +567,14 @@ static void beside(void)
         const uint64_t begin = gckpt_store_hash(net.s);
         for (cancel_at = 1; cancel_at < all; cancel_at += 3) {
             instruction_count = 0;
-            gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
+            const int call = cancel_at / 3 % 3;
+            gckpt_result result = step_by(call, e, p, feeds, &h);
             cancelled += result == GCKPT_CANCELLED;
             if (result != GCKPT_CANCELLED)
                 break; /* at the updates */
-            CHECK(gckpt_store_hash(net.s) == begin && copier.begun == copier.done);
+            CHECK_MSG(copier.begun == copier.done, "call %d, cancelled at %d: %d copies are under way", call, cancel_at,
+                      copier.begun - copier.done);
+            CHECK(gckpt_store_hash(net.s) == begin);
         }
         printf("copies beside: %ld failed, %ld cancelled steps\n", failed, cancelled);
         CHECK(failed > 2 && cancelled > 20);

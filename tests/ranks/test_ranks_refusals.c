@@ -7,11 +7,12 @@
 #include <string.h>
 
 static long exchanges;
+static int other_rank = 1;
 static int mirror(void *user, int peer, const void *send, size_t n, void *receive, size_t m)
 {
     int *fails = (int *)user;
     exchanges++;
-    CHECK(peer == 1);
+    CHECK(peer == other_rank);
     if (*fails)
         return 0;
     memset(receive, 0, m);
@@ -170,10 +171,84 @@ static void test_gathers_alone(void)
     end(&m);
 }
 
+/* What is collected is this rank's rows, also where that is said within a step: room for them suffices, for less does not. */
+static void test_collected_within(void)
+{
+    enum { OWN = 4 * 80 };
+    static float x[4 * 80], y[4 * 70], to[OWN + 1];
+    int silent = 0;
+    model m = build(2, GCKPT_SHARD_NONE);
+    other_rank = 0;
+    CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
+    for (int i = 0; i < OWN; i++)
+        x[i] = 0.1f * (float)(i % 7 - 3);
+    gckpt_pick pick = { m.x, 1 };
+    gckpt_plan_desc desc = { .batch = 8, .leaves = 2, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
+    gckpt_ranks engine = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &engine });
+    gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+    CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(m.g), gckpt_error_text(m.s));
+    to[OWN] = 7;
+    CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
+    fails(gckpt_collect(e, gckpt_id(m.x), 1, to, OWN - 1), GCKPT_E_ARG, e, "4 rows");
+    CHECK_MSG(gckpt_collect(e, gckpt_id(m.x), 1, to, OWN) == GCKPT_OK, "%s", gckpt_error_text(e));
+    gckpt_result result = GCKPT_MORE;
+    while (result == GCKPT_MORE)
+        result = gckpt_run_some(e, 1, NULL);
+    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+    int there = 0;
+    for (int i = 0; i < OWN; i++)
+        there += to[i] < 0 || to[i] > 0;
+    CHECK(there == OWN && to[OWN] == 7);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    end(&m);
+    other_rank = 1;
+}
+
+/* Values that are the program's are there from the beginning: ranks may be told until an executor has them, and not when
+ * it runs with what it was made for. */
+static void test_ranks_later(void)
+{
+    static float w[80 * 70], x[8 * 80], y[8 * 70];
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+    for (int k = 0; k < 4; k++) {
+        model m = { .s = gckpt_store_new(NULL) };
+        CHECK(gckpt_store_external(m.s, "w", gckpt_shape2(80, 70), w, 1) == GCKPT_OK);
+        CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE) == GCKPT_OK && gckpt_store_ranks(m.s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK);
+        m.g = gckpt_graph_new(m.s, NULL);
+        m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
+        m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));
+        gckpt_tensor *q = gckpt_param(m.g, "w", gckpt_shape2(80, 70), (gckpt_init){ 0, 0, 0 });
+        m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, q, NULL), m.y);
+        m.loss.weight = 1;
+        gckpt_plan_desc desc = { .batch = 8, .leaves = 1 + k % 2, .optimiser = GCKPT_SGD };
+        gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, m.s, NULL);
+        gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
+        CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(m.g), gckpt_error_text(m.s));
+        CHECK(k < 2 || gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
+        fails(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE), GCKPT_E_ARG, m.s, "\"w\" has values");
+        fails(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE), GCKPT_E_ARG, m.s, "before gckpt_exec_new");
+        gckpt_result result = k < 2 ? gckpt_step(e, feeds, 2, 8, &hyper, NULL) : GCKPT_MORE;
+        while (result == GCKPT_MORE)
+            result = gckpt_run_some(e, 1, NULL);
+        CHECK_MSG(result == GCKPT_OK && gckpt_gather_hash(e, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        gckpt_exec_free(e);
+        fails(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE), GCKPT_E_ARG, m.s, "before gckpt_exec_new");
+        gckpt_plan_free(p);
+        end(&m);
+    }
+}
+
 int main(void)
 {
     test_engines();
     test_gathers_alone();
     test_one_process_only();
+    test_ranks_later();
+    test_collected_within();
     return check_report("test_ranks_refusals");
 }

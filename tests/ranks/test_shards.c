@@ -955,6 +955,36 @@ static void test_large_index(void)
     CHECK(mem.live == 0);
 }
 
+/* An index that fits into memory, of so many tensors in so many files that it would take hours. */
+static void test_many_pieces(void)
+{
+    enum { FILES = 1 << 15, TENSORS = (1 << 13) + 1 };
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    file f = { 0 };
+    char text[120];
+    snprintf(text, sizeof text, "{\"gckpt\":[1,2,%d],\"files\":{", 4 * TENSORS);
+    file_write(&f, text, strlen(text));
+    for (int i = 0; i < FILES; i++) {
+        snprintf(text, sizeof text, "%s\"%d\":[1,2]", i ? "," : "", i);
+        file_write(&f, text, strlen(text));
+    }
+    file_write(&f, "},\"tensors\":{", 13);
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(text, sizeof text, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", i, 4 * i,
+                 4 * i + 4);
+        file_write(&f, text, strlen(text));
+    }
+    file_write(&f, "},\"check\":\"0\"}\n", 15);
+    put_index(&f, "{\"gckpt\"", "{\"gckpt\"");
+    CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "8193 tensors in 32768 files"), "%s",
+              gckpt_error_text(s));
+    CHECK(gckpt_store_count(s) == 0);
+    free(f.bytes);
+    gckpt_store_free(s);
+    clear();
+}
+
 /* ---- what earlier saves have left, and what is others' ---- */
 static void put_text(const char *name, const char *text)
 {
@@ -1529,6 +1559,7 @@ int main(void)
     test_damage();
     test_load_fails();
     test_large_index();
+    test_many_pieces();
     test_left();
     test_others();
     const int next = next_number();

@@ -859,6 +859,52 @@ static void test_plans(void)
     rig_free(NULL, p, t.g, t.s);
 }
 
+static double tick(void *user)
+{
+    return *(double *)user += 0.125;
+}
+
+/* Packed and unpacked between steps, a parameter is as the plan has it again, but its state is gone: the executor refuses
+ * its step, whatever the optimiser, and the next one begins with new state. */
+static void test_state_lost(void)
+{
+    for (int optimiser = GCKPT_ADAMW; optimiser <= GCKPT_MOMENTUM; optimiser++) {
+        tower t = tower_new(0, 1, GCKPT_STORED_F32);
+        int32_t tokens[B * TOKENS], targets[B * TOKENS];
+        for (int i = 0; i < B * TOKENS; i++)
+            tokens[i] = i * 7 % WORDS, targets[i] = i * 5 % WORDS;
+        gckpt_feed feeds[2] = { { gckpt_id(t.tokens), tokens }, { gckpt_id(t.targets), targets } };
+        const gckpt_hyper hyper = { .lr = 0.01f };
+        const gckpt_plan_desc d = { .optimiser = (gckpt_optimiser)optimiser };
+        const int has_state = optimiser != GCKPT_SGD;
+        gckpt_plan *p = tower_plan(&t, &d);
+        gckpt_exec *e = gckpt_exec_new(p, t.s, NULL);
+        CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
+        const size_t bytes = gckpt_store_bytes(t.s);
+        CHECK(gckpt_store_freeze(t.s, "down.*", 1) == GCKPT_OK && gckpt_store_pack(t.s, "down.*", GCKPT_STORED_BF16) == GCKPT_OK &&
+              gckpt_store_pack(t.s, "down.*", GCKPT_STORED_F32) == GCKPT_OK && gckpt_store_freeze(t.s, "down.*", 0) == GCKPT_OK);
+        CHECK((gckpt_store_bytes(t.s) < bytes) == has_state);
+        const uint64_t hash = gckpt_store_hash(t.s);
+        CHECK_MSG(gckpt_step(e, feeds, 2, B, &hyper, NULL) == (has_state ? GCKPT_E_ARG : GCKPT_OK), "optimiser %d: %s", optimiser,
+                  gckpt_error_text(e));
+        if (has_state) {
+            CHECK_MSG(strstr(gckpt_error_text(e), "\"down.0\"") && strstr(gckpt_error_text(e), "make a new executor"), "%s",
+                      gckpt_error_text(e));
+            CHECK(gckpt_store_hash(t.s) == hash && gckpt_store_step(t.s) == 1);
+            double now = 0;
+            gckpt_cost costs[64];
+            CHECK(gckpt_graph_size(t.g) <= 64 &&
+                  gckpt_calibrate(e, feeds, 2, B, tick, &now, costs, gckpt_graph_size(t.g), NULL) == GCKPT_E_ARG);
+            CHECK(strstr(gckpt_error_text(e), "make a new executor") && gckpt_store_hash(t.s) == hash);
+        }
+        gckpt_exec_free(e);
+        e = gckpt_exec_new(p, t.s, NULL);
+        CHECK(gckpt_store_bytes(t.s) == bytes);
+        CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        rig_free(e, p, t.g, t.s);
+    }
+}
+
 /* Packing takes optimiser state away, and what a device holds of a parameter. */
 static void test_device(void)
 {
@@ -1155,6 +1201,7 @@ int main(int argc, char **argv)
     test_frozen(GCKPT_STORED_I8);
     test_frozen(GCKPT_STORED_I4);
     test_plans();
+    test_state_lost();
     test_device();
     test_few_bytes();
     test_large();
