@@ -1045,7 +1045,9 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     const model_source source = { .storage = packed_by_option() ? (gckpt_storage)o.store
                                                                 : GCKPT_STORED_F32,
                                   .map = (int)o.map,
-                                  .floats = o.modules_to_save != NULL ? floats : NULL,
+                                  .floats = method == ADAPTERS_HEAD     ? "lm_head"
+                                            : o.modules_to_save != NULL ? floats
+                                                                        : NULL,
                                   .as_file = as_file(model, method) };
     const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,

@@ -404,6 +404,51 @@ check "--export-gguf of another method" fails_with 2 "what --method lora saves" 
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
 check "--export-gguf of biases" fails_with 2 "a GGUF has a place for LoRA's A and B alone: leave" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
+# a Llama of a block, matrices as Q8_0, tokens that are bytes, and a table of its own for the head
+own_gguf() # FILE
+{
+    awk 'function byte(b) { printf("\\%03o", b); at++ }
+        function number(n, bytes) { for (; bytes > 0; bytes--) { byte(n % 256); n = int(n / 256) } }
+        function text(s) { number(length(s), 8); printf("%s", s); at += length(s) }
+        function key(name, type) { text(name); number(type, 4) }
+        function whole(name, n) { key(name, 4); number(n, 4) }
+        function words(name, s) { key(name, 8); text(s) }
+        function fill() { while (at % 32) byte(0) }
+        function tensor(name, columns, rows) { text(name); number(rows ? 2 : 1, 4); number(columns, 8)
+            if (rows) number(rows, 8)
+            number(rows ? 8 : 0, 4); number(offset, 8); size[++tensors] = rows * columns / 32
+            offset += rows ? int((size[tensors] * 34 + 31) / 32) * 32 : 4 * columns }
+        BEGIN { printf("GGUF"); at = 4; number(3, 4); number(12, 8); number(10, 8)
+            words("general.architecture", "llama"); words("tokenizer.ggml.model", "llama")
+            whole("llama.block_count", 1); whole("llama.embedding_length", 32); whole("llama.feed_forward_length", 64)
+            whole("llama.context_length", 48); whole("llama.attention.head_count", 4)
+            key("llama.attention.layer_norm_rms_epsilon", 6); number(925353388, 4) # 1e-5
+            key("tokenizer.ggml.tokens", 9); number(8, 4); number(259, 8); text("<unk>"); text("<s>"); text("</s>")
+            for (i = 0; i < 256; i++) text(sprintf("<0x%02X>", i))
+            key("tokenizer.ggml.scores", 9); number(6, 4); number(259, 8); for (i = 0; i < 259; i++) number(0, 4)
+            tensor("token_embd.weight", 32, 259); tensor("output.weight", 32, 259); tensor("output_norm.weight", 32)
+            tensor("blk.0.attn_norm.weight", 32); tensor("blk.0.ffn_norm.weight", 32)
+            tensor("blk.0.attn_q.weight", 32, 32); tensor("blk.0.attn_k.weight", 32, 32)
+            tensor("blk.0.attn_v.weight", 32, 32); tensor("blk.0.attn_output.weight", 32, 32)
+            tensor("blk.0.ffn_gate.weight", 32, 64); tensor("blk.0.ffn_up.weight", 32, 64)
+            tensor("blk.0.ffn_down.weight", 64, 32)
+            for (i = 1; i <= tensors; i++) { fill()
+                for (k = 0; k < 32 && !size[i]; k++) number(1065353216, 4) # 1
+                for (k = 0; k < size[i]; k++) { number(7168, 2) # 2^-8
+                    for (j = 0; j < 32; j++) byte(((i + k) * 37 + j * 29 + k * j) % 101 + (j % 2 ? 155 : 0)) } } }' > "$work/octal"
+    printf "$(cat "$work/octal")" > "$1"
+}
+own_gguf "$work/own.gguf"
+owns="--model $work/own.gguf --threads 1 --context 24 --batch 4 --lr 1e-2 --data $work/text --eval-iters 2 --eval-every 4 --json -"
+build/finetune $owns --method head --steps 8 --save "$work/own.head" > "$work/own.json" 2> "$work/stderr"
+check "--method head of a GGUF with a table for it: $(tail -n 1 "$work/stderr")" less "$(field "$work/own.json" end after)" \
+    "$(field "$work/own.json" end before)"
+check "which alone is floats" test "$(field "$work/own.json" plan parameter_bytes)" -lt 65536
+check "and is saved and loaded" sh -c "build/finetune --model $work/own.gguf --method head --adapter $work/own.head \
+    --generate --threads 1 --sample 3"
+check "--store int8 packs the others, too" build/finetune $owns --method head --store int8 --steps 1
+check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
+    > $work/all.out 2>&1 && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
 check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
 
 # ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
