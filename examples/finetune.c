@@ -608,14 +608,31 @@ static int open_data(const char *option, const char *path, const model_any *m, d
     return 0;
 }
 
-/* Before positions of tokens there may be others: how many. */
-static int64_t positions_before(void)
+/* What an adapter's own vectors take of the positions; 0: nothing, or loading it says what is wrong. */
+static int64_t virtual_tokens(const char *adapter)
+{
+    char path[MODEL_PATH];
+    json d;
+    if (adapter == NULL || access(join(path, sizeof path, adapter, "adapter_config.json"), F_OK))
+        return 0;
+    const int64_t n =
+        json_read_file(&d, path) == 0 ? json_int(&d, JSON_ROOT, "num_virtual_tokens", 0) : 0;
+    const int read = d.error[0] == 0 && n > 0;
+    json_free(&d);
+    return read ? n : 0;
+}
+
+/* Before positions of tokens there may be others: how many, and which option says so. */
+static int64_t positions_before(const char **option)
 {
     const int takes = o.method >= ADAPTERS_PREFIX;
-    return !takes                                       ? 0
-           : o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
-           : o.size > 10                                ? o.size
-                                                        : 10;
+    const int64_t made = o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
+                         : o.size > 10                              ? o.size
+                                                                    : 10;
+    const int64_t own = o.adapter != NULL ? virtual_tokens(o.adapter) : takes ? made : 0;
+    const int64_t others = virtual_tokens(o.reference);
+    *option = others > own ? "reference" : o.adapter != NULL ? "adapter" : "size";
+    return others > own ? others : own;
 }
 
 /* The template of chats; what it lacks is said where there are chats. */
@@ -812,7 +829,8 @@ static int load_data(void)
         say_chats();
     else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
         note_unknown_template("instructions stand behind ### Instruction:");
-    const int64_t room = m.config.context - positions_before();
+    const char *taker;
+    const int64_t before = positions_before(&taker), room = m.config.context - before;
     run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
     if (dataset_longest(&run.validation) > longest && longest > 0)
@@ -820,7 +838,13 @@ static int load_data(void)
     if (o.context == 0 && longest > 0)
         run.first.T = longest < room ? longest : room; /* more would be padding */
     if (room < 1)
-        return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
+        return session_fail(2, "--%s: the model has %lld positions: that leaves none for a text",
+                            taker, (long long)m.config.context);
+    if (run.first.T > room && before > 0 && strcmp(taker, "size") != 0)
+        return session_fail(2,
+                            "--context %lld: allowed is at most %lld: the %s takes %lld of the "
+                            "model's %lld positions",
+                            (long long)o.context, (long long)room, taker, (long long)before,
                             (long long)m.config.context);
     if (run.first.T < 1 || run.first.T > room)
         return session_fail(2,

@@ -114,6 +114,18 @@ check "--adapter of another method" fails_with 1 "it is of --method lora" build/
     --adapter "$work/lora.a"
 check "--adapter with a size of its own" fails_with 2 "its adapter_config.json says" build/finetune $text \
     --adapter "$work/lora.a" --size 4
+for method in prefix prompt; do
+    with="$model --threads 1 --data $work/text --method $method --eval-every 0 --steps 1"
+    build/finetune $with --size 30 --context 16 --save "$work/virtual" > "$work/stdout" 2>&1
+    check "$method, --adapter: its positions are left free" sh -c "build/finetune $with --adapter $work/virtual \
+        > $work/stdout && grep -q '^data .* rows of 18,' $work/stdout"
+    check "$method, --adapter: more context than it leaves" fails_with 2 \
+        "context 19: allowed is at most 18: the adapter takes 30 of the model's 48 positions" \
+        build/finetune $with --adapter "$work/virtual" --context 19
+    build/finetune $with --size 2 --context 16 --save "$work/virtual" > "$work/stdout" 2>&1
+    check "$method, --adapter: and no more" sh -c "build/finetune $with --adapter $work/virtual --plan > $work/stdout &&
+        grep -q '^data .* rows of 46,' $work/stdout"
+done
 check "--resume of another method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/lora.a" \
     --method full
 check "--resume of nothing" fails_with 1 "No such file" build/finetune --resume "$work/none"
