@@ -243,6 +243,27 @@ static int check_objective(int argc, char **argv)
     return 0;
 }
 
+/* The learning rate after the warm-up. */
+static double rate_of(adapters_method method)
+{
+    return lm.lr > 0                      ? lm.lr
+           : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
+                                          : usual_lr[method];
+}
+
+/* --min-lr, where the rate is the method's own. */
+static int check_rates(void)
+{
+    for (int i = 0; i < ADAPTERS_METHODS && lm.data != NULL && !o.eval; i++)
+        if ((o.method == i || o.method == ADAPTERS_METHODS) &&
+            lm.min_lr > rate_of((adapters_method)i))
+            return session_fail(2,
+                                "--min-lr %g: allowed is at most the learning rate, which is %g by "
+                                "--method %s; --lr gives another",
+                                lm.min_lr, rate_of((adapters_method)i), method_names[i]);
+    return 0;
+}
+
 static int packed_by_option(void) { return o.store != GCKPT_STORED_F32 && o.store != STORE_AUTO; }
 
 /* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
@@ -1112,9 +1133,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
-    t->run.lr = lm.lr > 0                      ? lm.lr
-                : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
-                                               : usual_lr[method];
+    t->run.lr = rate_of(method);
     if (failed)
         return session_fail(1, "%s", t->model.error);
     return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
@@ -2272,6 +2291,8 @@ int main(int argc, char **argv)
         status = check_options();
     if (status == 0)
         status = check_objective(argc, argv);
+    if (status == 0)
+        status = check_rates();
     if (status == 0)
         status = session_device(lm.device, &run.first.device);
     if (status == 0)

@@ -47,6 +47,13 @@ check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/
 check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model has 48 positions, and the method" \
     build/finetune $text --context 39 --method prefix
 check "half a byte" fails_with 2 "budget 0.5: allowed is bytes" build/finetune $model --data "$work/text" --budget 0.5
+own_rate="$model --data $work/text --context 24 --plan"
+check "--min-lr above --lr" fails_with 2 "min-lr 0.01: allowed is at most --lr 0.001" build/finetune $own_rate --lr 1e-3 --min-lr 1e-2
+check "--min-lr above the method's own rate" fails_with 2 \
+    "min-lr 0.01: allowed is at most the learning rate, which is 0.001 by --method lora" build/finetune $own_rate --min-lr 1e-2
+check "or that of one of all methods" fails_with 2 "which is 5e-05 by --method full" build/finetune $own_rate --min-lr 1e-4 \
+    --method all --save "$work/x"
+check "--min-lr at the method's own rate" build/finetune $own_rate --min-lr 1e-3
 check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   nothing is kept: --save DIR'"
 check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"

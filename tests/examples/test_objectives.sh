@@ -43,6 +43,8 @@ for method in lora full; do
     check "dpo, $method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
 done
+check "dpo: --min-lr above its rate" fails_with 2 "min-lr 0.0001: .* the learning rate, which is 2e-05 by --method lora" \
+    build/finetune $small --data "$work/pairs.jsonl" --objective dpo --min-lr 1e-4
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
     --objective plain
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
