@@ -648,6 +648,8 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     (void)g;
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         biases += adapters_ends(p.name, ".bias");
+    if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.some)
+        return 0; /* a file of peft's says all where there are none */
     if (biases == 0)
         return model_fail(
             a->model, "bias: this %s has no biases; lora on all-linear trains few parameters, too",
