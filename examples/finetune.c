@@ -1502,6 +1502,7 @@ static int copy_files(model_any *m, const char *folder)
     static const char *const files[] = { "vocab.json",
                                          "merges.txt",
                                          "tokenizer.json",
+                                         "tokenizer.model",
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",

@@ -34,6 +34,7 @@ check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
+printf '\012\005\012\003<s>' > "$work/tiny/tokenizer.model"
 sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a": [1e-3, null]}, "model_type"/' \
     "$work/tiny/config.json"
 rm "$work/tiny/config.json.old"
@@ -112,6 +113,8 @@ check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a
 check "its config.json keeps what is not ours" sh -c "grep -q '\"resid_pdrop\": 0.0' $work/full.a/config.json &&
     grep -q '\"pad_token_id\": 7' $work/full.a/config.json && grep -q '\"later\": {\"a\": .1e-3, null.}' $work/full.a/config.json &&
     cmp $work/tiny/generation_config.json $work/full.a/generation_config.json"
+check "and the tokenizer's files are copied" sh -c "for name in vocab.json merges.txt tokenizer.model; do
+    cmp $work/tiny/\$name $work/full.a/\$name || exit 1; done"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --json - > $work/again.json 2> $work/stderr"
 build/finetune $text --method lora --adapter "$work/lora.a" --steps 0 > "$work/adapter.json" 2> "$work/stderr"
@@ -491,7 +494,8 @@ build/finetune --model "$work/merged" $on --eval --json - > "$work/eval2.json" 2
 check "--merge: the merged model's loss $(evaluated "$work/eval2.json")" sh -c "awk 'BEGIN { x = $(evaluated "$work/eval1.json") - $(evaluated "$work/eval2.json"); exit !(x < 1e-5 && x > -1e-5) }' &&
     test '$(evaluated "$work/eval1.json")' != '$(evaluated "$work/eval.json")'"
 check "--merge of an adapter" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged2 &&
-    cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json"
+    cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json &&
+    cmp $work/tiny/tokenizer.model $work/merged2/tokenizer.model"
 check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: a folder is written" build/finetune $model \
     --adapter "$work/kept" --merge "$work/x.gguf"
 cp -r "$work/kept" "$work/kept.gguf"
