@@ -417,8 +417,10 @@ static int check_options(void)
         return session_fail(2, "--new makes a model, and --resume goes on with one: leave one out");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && o.merge == NULL && o.gguf == NULL &&
-        (o.new_model == NULL || lm.resume != NULL))
+    const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
+    const int others = o.generate || o.merge != NULL || o.gguf != NULL ||
+                       (o.new_model != NULL && lm.resume == NULL);
+    if (!given && (o.eval || !others))
         return session_fail(2, "--data FILE is missing: %s",
                             o.eval ? "what to evaluate with" : "what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
@@ -836,9 +838,14 @@ static int open_model(model_any *m)
 static int load_data(void)
 {
     model_any m;
+    const int alone = lm.data == NULL; /* --eval of --validation: all of it */
     int status = open_model(&m);
+    if (alone) {
+        lm.data = lm.validation;
+        lm.validation = NULL;
+    }
     if (status == 0)
-        status = open_data("data", lm.data, &m, &run.data);
+        status = open_data(alone ? "validation" : "data", lm.data, &m, &run.data);
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
     if (status == 0)
@@ -2302,7 +2309,7 @@ int main(int argc, char **argv)
         status = session_open(lm.json, &options, run.resumed_at);
     if (status == 0 && o.new_model != NULL)
         status = make_model();
-    if (status == 0 && lm.data != NULL)
+    if (status == 0 && (lm.data != NULL || o.eval))
         status = load_data();
     if (status == 0 && o.generate) {
         status = generate();

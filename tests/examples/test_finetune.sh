@@ -478,6 +478,11 @@ evaluated() { field "$1" eval val_loss; }
 on="--threads 1 --data $work/sums.jsonl --context 24"
 build/finetune $model $on --eval --json - > "$work/eval.json" 2> "$work/eval.out"
 check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* a token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
+build/finetune $model --threads 1 --validation "$work/sums.jsonl" --context 24 --eval --json - > "$work/evalp.json" 2> "$work/stderr"
+check "--eval --validation alone: all of it" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
+check "whose name is said" fails_with 1 "validation: .*none: cannot open it" build/finetune $model --validation "$work/none" --eval
+build/finetune $model $on --data "$work/text" --validation "$work/sums.jsonl" --eval --json - > "$work/evalp.json" 2> "$work/stderr"
+check "beside --data the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 check "perplexity is e to the loss" sh -c "awk 'BEGIN { x = $(field "$work/eval.json" eval perplexity) / exp($(evaluated "$work/eval.json")); exit !(x > 0.9999 && x < 1.0001) }'"
 build/finetune $model $on --eval --in-order --json - > "$work/evalp.json" 2> "$work/stderr"
 check "--eval: padded to the longest the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
@@ -537,6 +542,7 @@ check "an adapter of another method" fails_with 1 "it is of --method bias: give 
     build/finetune $model --adapter "$work/bias.a" --generate
 check "a model that is no folder" fails_with 1 "a folder is expected: hf download" build/finetune --model some/name --generate
 check "--eval without data" fails_with 2 "what to evaluate with" build/finetune $model --eval
+check "also of a new model" fails_with 2 "what to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
 check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
 check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
 
