@@ -284,7 +284,7 @@ least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
 check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan work)' -gt '$(field "$work/lora.a.json" plan work)' &&
-    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* in all' $work/stderr"
+    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* units of work in all' $work/stderr"
 check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
     --sample 4 --samples 64
