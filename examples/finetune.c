@@ -103,8 +103,8 @@ static const options_row allowed[] = {
     { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
       "the type of a whole model that --save (--method full) or --merge writes" },
     { "merge", OPTIONS_FOLDER, &o.merge, NULL, 0, 0, NULL,
-      "folder for a whole model in Hugging Face's format: --model with what LoRA adds; of --adapter, "
-      "without --data, or of what a training saved" },
+      "folder for a whole model in Hugging Face's format: --model with what lora, last, head, bias or "
+      "added made of it; of --adapter, without --data, or of what a training saved" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
       "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
       "--data, or of what a training saves" },
@@ -274,6 +274,39 @@ static int as_file(const char *model, adapters_method method)
            method != ADAPTERS_LAST && gguf_is(model);
 }
 
+/* 1: with what the method trains a model is still one, which any file of weights has room for. */
+static int stays_whole(adapters_method method)
+{
+    return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
+           method == ADAPTERS_ADDED;
+}
+
+static int check_merge(void)
+{
+    const adapters_method method = (adapters_method)o.method;
+    if (o.merge == NULL)
+        return 0;
+    if (packed_by_option() || o.map || o.eval || o.generate || lm.plan)
+        return session_fail(2,
+                            "--merge %s adds to weights as floats, and writes them: leave --store, "
+                            "--map, --eval, --generate and --plan out",
+                            o.merge);
+    if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
+        return session_fail(2, method == ADAPTERS_FULL
+                                   ? "--merge: of --method full, --save has a whole model"
+                                   : "--merge is of one method: of --method all, --adapter "
+                                     "DIR/METHOD takes what was saved");
+    if (method != ADAPTERS_LORA && !stays_whole(method))
+        return session_fail(2,
+                            "--merge: what --method %s adds is none of a model's weights: it loads "
+                            "%s, with --adapter",
+                            method_names[method],
+                            method == ADAPTERS_HOULSBY ? "here only" : "here and in peft");
+    if (lm.data == NULL && o.adapter == NULL)
+        return session_fail(2, "--merge needs --adapter DIR, or --data to train one first");
+    return 0;
+}
+
 /* What does not train, and what is written. */
 static int check_modes(void)
 {
@@ -288,16 +321,8 @@ static int check_modes(void)
                             "--generate only continues --prompt: leave --data, --resume, --save, "
                             "--eval, --method all, --plan and --timeline out; --sample N shows "
                             "samples beside a training");
-    if (o.merge != NULL && (packed_by_option() || o.map || o.eval || o.generate || lm.plan))
-        return session_fail(2,
-                            "--merge %s adds to weights as floats, and writes them: leave --store, "
-                            "--map, --eval, --generate and --plan out",
-                            o.merge);
-    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
-        return session_fail(2, o.method != ADAPTERS_LORA
-                                   ? "--merge: only what --method lora trains adds up to weights "
-                                     "(of --method full, --save has a whole model)"
-                                   : "--merge needs --adapter DIR, or --data to train one first");
+    if (check_merge() != 0)
+        return 2;
     if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
                            (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
         return session_fail(2,
@@ -1127,12 +1152,16 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             t->model.error);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
+    const int packed = strstr(t->model.error, "packed, and so frozen") != NULL;
     if (failed)
-        return session_fail(1, "%s%s",
+        return session_fail(1, "%s%s%s",
                             adapter == NULL ? ""
                             : referred      ? "--reference: "
                                             : "--adapter: ",
-                            t->model.error);
+                            t->model.error,
+                            !packed ? ""
+                            : o.map ? " (leave --map out)"
+                                    : " (--store f32)");
     if (t->adapters.options.method != method && !referred)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
@@ -1556,7 +1585,7 @@ static int save_model(tuning *t, const char *folder)
 /* --merge of what is loaded, or trained. */
 static int merge(tuning *t)
 {
-    if (adapters_merge(&t->adapters) != 0 ||
+    if ((!stays_whole(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
         model_save(&t->model, t->run.store, o.merge, exports[o.export_as]) != 0)
         return session_fail(1, "--merge %s: %s", o.merge, t->model.error);
     if (copy_files(&t->model, o.merge) != 0)

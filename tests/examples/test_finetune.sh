@@ -468,7 +468,10 @@ check "--method head of a GGUF with a table for it: $(tail -n 1 "$work/stderr")"
 check "which alone is floats" test "$(field "$work/own.json" plan parameter_bytes)" -lt 65536
 check "and is saved and loaded" sh -c "build/finetune --model $work/own.gguf --method head --adapter $work/own.head \
     --generate --threads 1 --sample 3"
+build/finetune $owns --method last --steps 1 --eval-every 0 --save "$work/own.last" > "$work/stdout" 2>&1
 check "--store int8 packs the others, too" build/finetune $owns --method head --store int8 --steps 1
+check "an adapter of what is packed there" fails_with 1 "load the model as F32 (--store f32)" build/finetune \
+    --model "$work/own.gguf" --adapter "$work/own.last" --generate
 check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
     > $work/all.out 2>&1 && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
 check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
@@ -518,7 +521,24 @@ check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge 
 check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
 check "--merge of nothing" fails_with 2 "needs --adapter DIR" build/finetune $model --merge "$work/x"
 check "--merge of packed weights" fails_with 2 "leave --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
-check "--merge of another method" fails_with 2 "only what --method lora" build/finetune $text --merge "$work/x" --method bias
+for method in last head bias added; do
+    build/finetune $model $on --eval --method $method --adapter "$work/$method.a" --json - > "$work/eval1.json" 2> "$work/stderr"
+    build/finetune $model --method $method --adapter "$work/$method.a" --merge "$work/whole" > "$work/stdout" 2>&1
+    build/finetune --model "$work/whole" $on --eval --json - > "$work/eval2.json" 2> "$work/stderr"
+    check "--merge of $method: a whole model, of loss $(evaluated "$work/eval2.json")" \
+        test "$(evaluated "$work/eval1.json")" = "$(evaluated "$work/eval2.json")"
+    rm -rf "$work/whole"
+done
+build/finetune $model $on --method last --lr 1e-2 --steps 4 --eval-every 0 --save "$work/lasts" --merge "$work/whole" > "$work/stdout" 2>&1
+check "--merge of last, trained" sh -c "build/finetune $model --method last --adapter $work/lasts --merge $work/whole2 &&
+    cmp $work/whole/model.safetensors $work/whole2/model.safetensors"
+check "--merge of houlsby" fails_with 2 "houlsby adds is none of a model's weights: it loads here only, with --adapter" \
+    build/finetune $text --merge "$work/x" --method houlsby
+check "of prefix" fails_with 2 "it loads here and in peft, with --adapter" build/finetune $text --merge "$work/x" --method prefix
+check "of full" fails_with 2 "save has a whole model" build/finetune $text --merge "$work/x" --method full
+check "of all" fails_with 2 "is of one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
+check "--map of bf16, trained" fails_with 1 "load the model as F32 (leave --map out)" build/finetune $text \
+    --model "$work/merged3" --map --method full
 check "--merge over the model" fails_with 2 "it is also --model" build/finetune $model --adapter "$work/kept" --merge "$work/tiny"
 build/finetune $model --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
 check "--generate continues" grep -aq '^The ' "$work/generated"
