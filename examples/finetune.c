@@ -7,15 +7,16 @@
  *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
  *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
- *     ./finetune --new 4x128x4x128 --model small          a model to try things with
- *     ./finetune --new llama:4x128x4x2x128 --model small  the same as a Llama
+ *     ./finetune --new 4x128x4x128 --model small          # a model to try things with
+ *     ./finetune --new llama:4x128x4x2x128 --model small  # the same as a Llama
  *     ./finetune --help
  *
  * The model is a GPT-2 or a Llama-like one, as its config.json says (model.h).
  * A method says which parameters are trained (adapters.h); all others are frozen: they have no
  * gradient and no optimiser state, and may be stored in fewer bytes (--store). --save DIR keeps what
- * evaluates best, as Python's transformers and peft load it, and DIR/training.safetensors with which
- * the run can go on: trained parameters, optimiser state, options and the position in the data.
+ * evaluates best: a whole model as transformers loads it, or an adapter, as peft does where it has
+ * the method (adapters.h says which); and DIR/training.safetensors with which the run can go on:
+ * trained parameters, optimiser state, options and the position in the data.
  *
  * A step's gradient is a sum over all its targets, divided once by their number. Where answers have
  * different lengths that is not the mean of the rows' means; an evaluation shows both.
