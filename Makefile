@@ -77,7 +77,7 @@ help:
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make limited   two processes over a link of limited rate: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
-	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
+	@echo 'make coverage  lines and branches that make test and make check run: clang, some 35 minutes on 2 cores'
 	@echo 'make fuzz      SECONDS=60: bytes that nobody meant, to each reader for so long: clang with libFuzzer'
 	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'

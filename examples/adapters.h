@@ -14,9 +14,9 @@
  *
  * method    trains                                                         file
  * full      all parameters                                                 model_save
- * last      the last `layers` blocks and the last norm                     own
- * head      a head of its own, which begins as a copy of the embeddings    own
- * bias      all biases (BitFit: Ben Zaken 2021)                            own
+ * last      the last `layers` blocks and the last norm                     own, model_save
+ * head      a head of its own, which begins as a copy of the embeddings    own, model_save
+ * bias      all biases (BitFit: Ben Zaken 2021)                            own, model_save
  * added     `layers` new blocks on top, which begin as identities          own, model_save
  * lora      x A' B' alpha / r beside targeted layers (Hu 2021); with       peft LORA
  *           their rows' lengths (DoRA: Liu 2024); with whole modules
@@ -648,6 +648,8 @@ static inline int adapters_biases(adapters *a, gckpt_graph *g)
     (void)g;
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         biases += adapters_ends(p.name, ".bias");
+    if (biases == 0 && a->options.method == ADAPTERS_LORA && a->options.some)
+        return 0; /* a file of peft's says all where there are none */
     if (biases == 0)
         return model_fail(
             a->model, "bias: this %s has no biases; lora on all-linear trains few parameters, too",

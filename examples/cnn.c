@@ -1,9 +1,9 @@
 /* cnn.c - a small residual network (He 2016) learns to tell images apart: the handwritten digits
  * that come with it, or CIFAR-10 or MNIST from files that you have.
  *
- *     build/cnn                                         digits: some 96 % right
- *     build/cnn --budget 2300K                          in fewer bytes, to the same weights
- *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  (He 2016's of 20 layers)
+ *     build/cnn                                         # digits: some 96 % right
+ *     build/cnn --budget 2300K                          # in fewer bytes, to the same weights
+ *     build/cnn --data cifar-10-batches-bin --blocks 3 --augment  # He 2016's of 20 layers
  *
  * Batch norms compare the rows of a batch, so a batch is computed whole, whatever the budget. */
 #define GRADCKPT_IMPLEMENTATION

@@ -221,8 +221,8 @@ static void convolution_backward(const gckpt_call *call)
 
 static uint64_t convolution_flops(const gckpt_call *call)
 {
-    convolution_sizes z = convolution_of(call);
-    return 2 * (uint64_t)(z.b * z.o * z.pixels) * (uint64_t)z.taps;
+    const convolution_sizes z = convolution_of(call);
+    return 2 * (uint64_t)(z.b * z.o * z.p * z.q) * (uint64_t)z.taps;
 }
 
 static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,

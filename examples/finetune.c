@@ -7,15 +7,16 @@
  *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
  *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
- *     ./finetune --new 4x128x4x128 --model small          a model to try things with
- *     ./finetune --new llama:4x128x4x2x128 --model small  the same as a Llama
+ *     ./finetune --new 4x128x4x128 --model small          # a model to try things with
+ *     ./finetune --new llama:4x128x4x2x128 --model small  # the same as a Llama
  *     ./finetune --help
  *
  * The model is a GPT-2 or a Llama-like one, as its config.json says (model.h).
  * A method says which parameters are trained (adapters.h); all others are frozen: they have no
  * gradient and no optimiser state, and may be stored in fewer bytes (--store). --save DIR keeps what
- * evaluates best, as Python's transformers and peft load it, and DIR/training.safetensors with which
- * the run can go on: trained parameters, optimiser state, options and the position in the data.
+ * evaluates best: a whole model as transformers loads it, or an adapter, as peft does where it has
+ * the method (adapters.h says which); and DIR/training.safetensors with which the run can go on:
+ * trained parameters, optimiser state, options and the position in the data.
  *
  * A step's gradient is a sum over all its targets, divided once by their number. Where answers have
  * different lengths that is not the mean of the rows' means; an evaluation shows both.
@@ -103,8 +104,8 @@ static const options_row allowed[] = {
     { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
       "the type of a whole model that --save (--method full) or --merge writes" },
     { "merge", OPTIONS_FOLDER, &o.merge, NULL, 0, 0, NULL,
-      "folder for a whole model in Hugging Face's format: --model with what LoRA adds; of --adapter, "
-      "without --data, or of what a training saved" },
+      "folder for a whole model in Hugging Face's format: --model with what lora, last, head, bias or "
+      "added made of it; of --adapter, without --data, or of what a training saved" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
       "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
       "--data, or of what a training saves" },
@@ -243,6 +244,27 @@ static int check_objective(int argc, char **argv)
     return 0;
 }
 
+/* The learning rate after the warm-up. */
+static double rate_of(adapters_method method)
+{
+    return lm.lr > 0                      ? lm.lr
+           : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
+                                          : usual_lr[method];
+}
+
+/* --min-lr, where the rate is the method's own. */
+static int check_rates(void)
+{
+    for (int i = 0; i < ADAPTERS_METHODS && lm.data != NULL && !o.eval; i++)
+        if ((o.method == i || o.method == ADAPTERS_METHODS) &&
+            lm.min_lr > rate_of((adapters_method)i))
+            return session_fail(2,
+                                "--min-lr %g: allowed is at most the learning rate, which is %g by "
+                                "--method %s; --lr gives another",
+                                lm.min_lr, rate_of((adapters_method)i), method_names[i]);
+    return 0;
+}
+
 static int packed_by_option(void) { return o.store != GCKPT_STORED_F32 && o.store != STORE_AUTO; }
 
 /* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
@@ -251,6 +273,39 @@ static int as_file(const char *model, adapters_method method)
 {
     return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
            method != ADAPTERS_LAST && gguf_is(model);
+}
+
+/* 1: with what the method trains a model is still one, which any file of weights has room for. */
+static int stays_whole(adapters_method method)
+{
+    return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
+           method == ADAPTERS_ADDED;
+}
+
+static int check_merge(void)
+{
+    const adapters_method method = (adapters_method)o.method;
+    if (o.merge == NULL)
+        return 0;
+    if (packed_by_option() || o.map || o.eval || o.generate || lm.plan)
+        return session_fail(2,
+                            "--merge %s adds to weights as floats, and writes them: leave --store, "
+                            "--map, --eval, --generate and --plan out",
+                            o.merge);
+    if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
+        return session_fail(2, method == ADAPTERS_FULL
+                                   ? "--merge: of --method full, --save has a whole model"
+                                   : "--merge is of one method: of --method all, --adapter "
+                                     "DIR/METHOD takes what was saved");
+    if (method != ADAPTERS_LORA && !stays_whole(method))
+        return session_fail(2,
+                            "--merge: what --method %s adds is none of a model's weights: it loads "
+                            "%s, with --adapter",
+                            method_names[method],
+                            method == ADAPTERS_HOULSBY ? "here only" : "here and in peft");
+    if (lm.data == NULL && o.adapter == NULL)
+        return session_fail(2, "--merge needs --adapter DIR, or --data to train one first");
+    return 0;
 }
 
 /* What does not train, and what is written. */
@@ -267,16 +322,8 @@ static int check_modes(void)
                             "--generate only continues --prompt: leave --data, --resume, --save, "
                             "--eval, --method all, --plan and --timeline out; --sample N shows "
                             "samples beside a training");
-    if (o.merge != NULL && (packed_by_option() || o.map || o.eval || o.generate || lm.plan))
-        return session_fail(2,
-                            "--merge %s adds to weights as floats, and writes them: leave --store, "
-                            "--map, --eval, --generate and --plan out",
-                            o.merge);
-    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
-        return session_fail(2, o.method != ADAPTERS_LORA
-                                   ? "--merge: only what --method lora trains adds up to weights "
-                                     "(of --method full, --save has a whole model)"
-                                   : "--merge needs --adapter DIR, or --data to train one first");
+    if (check_merge() != 0)
+        return 2;
     if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
                            (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
         return session_fail(2,
@@ -396,8 +443,10 @@ static int check_options(void)
         return session_fail(2, "--new makes a model, and --resume goes on with one: leave one out");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && o.merge == NULL && o.gguf == NULL &&
-        (o.new_model == NULL || lm.resume != NULL))
+    const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
+    const int others = o.generate || o.merge != NULL || o.gguf != NULL ||
+                       (o.new_model != NULL && lm.resume == NULL);
+    if (!given && (o.eval || !others))
         return session_fail(2, "--data FILE is missing: %s",
                             o.eval ? "what to evaluate with" : "what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
@@ -608,14 +657,31 @@ static int open_data(const char *option, const char *path, const model_any *m, d
     return 0;
 }
 
-/* Before positions of tokens there may be others: how many. */
-static int64_t positions_before(void)
+/* What an adapter's own vectors take of the positions; 0: nothing, or loading it says what is wrong. */
+static int64_t virtual_tokens(const char *adapter)
+{
+    char path[MODEL_PATH];
+    json d;
+    if (adapter == NULL || access(join(path, sizeof path, adapter, "adapter_config.json"), F_OK))
+        return 0;
+    const int64_t n =
+        json_read_file(&d, path) == 0 ? json_int(&d, JSON_ROOT, "num_virtual_tokens", 0) : 0;
+    const int read = d.error[0] == 0 && n > 0;
+    json_free(&d);
+    return read ? n : 0;
+}
+
+/* Before positions of tokens there may be others: how many, and which option says so. */
+static int64_t positions_before(const char **option)
 {
     const int takes = o.method >= ADAPTERS_PREFIX;
-    return !takes                                       ? 0
-           : o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
-           : o.size > 10                                ? o.size
-                                                        : 10;
+    const int64_t made = o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
+                         : o.size > 10                              ? o.size
+                                                                    : 10;
+    const int64_t own = o.adapter != NULL ? virtual_tokens(o.adapter) : takes ? made : 0;
+    const int64_t others = virtual_tokens(o.reference);
+    *option = others > own ? "reference" : o.adapter != NULL ? "adapter" : "size";
+    return others > own ? others : own;
 }
 
 /* The template of chats; what it lacks is said where there are chats. */
@@ -798,9 +864,14 @@ static int open_model(model_any *m)
 static int load_data(void)
 {
     model_any m;
+    const int alone = lm.data == NULL; /* --eval of --validation: all of it */
     int status = open_model(&m);
+    if (alone) {
+        lm.data = lm.validation;
+        lm.validation = NULL;
+    }
     if (status == 0)
-        status = open_data("data", lm.data, &m, &run.data);
+        status = open_data(alone ? "validation" : "data", lm.data, &m, &run.data);
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
     if (status == 0)
@@ -812,7 +883,8 @@ static int load_data(void)
         say_chats();
     else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
         note_unknown_template("instructions stand behind ### Instruction:");
-    const int64_t room = m.config.context - positions_before();
+    const char *taker;
+    const int64_t before = positions_before(&taker), room = m.config.context - before;
     run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
     if (dataset_longest(&run.validation) > longest && longest > 0)
@@ -820,7 +892,13 @@ static int load_data(void)
     if (o.context == 0 && longest > 0)
         run.first.T = longest < room ? longest : room; /* more would be padding */
     if (room < 1)
-        return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
+        return session_fail(2, "--%s: the model has %lld positions: that leaves none for a text",
+                            taker, (long long)m.config.context);
+    if (run.first.T > room && before > 0 && strcmp(taker, "size") != 0)
+        return session_fail(2,
+                            "--context %lld: allowed is at most %lld: the %s takes %lld of the "
+                            "model's %lld positions",
+                            (long long)o.context, (long long)room, taker, (long long)before,
                             (long long)m.config.context);
     if (run.first.T < 1 || run.first.T > room)
         return session_fail(2,
@@ -1045,7 +1123,9 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     const model_source source = { .storage = packed_by_option() ? (gckpt_storage)o.store
                                                                 : GCKPT_STORED_F32,
                                   .map = (int)o.map,
-                                  .floats = o.modules_to_save != NULL ? floats : NULL,
+                                  .floats = method == ADAPTERS_HEAD     ? "lm_head"
+                                            : o.modules_to_save != NULL ? floats
+                                                                        : NULL,
                                   .as_file = as_file(model, method) };
     const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,
@@ -1073,12 +1153,16 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             t->model.error);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
+    const int packed = strstr(t->model.error, "packed, and so frozen") != NULL;
     if (failed)
-        return session_fail(1, "%s%s",
+        return session_fail(1, "%s%s%s",
                             adapter == NULL ? ""
                             : referred      ? "--reference: "
                                             : "--adapter: ",
-                            t->model.error);
+                            t->model.error,
+                            !packed ? ""
+                            : o.map ? " (leave --map out)"
+                                    : " (--store f32)");
     if (t->adapters.options.method != method && !referred)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
@@ -1086,9 +1170,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
-    t->run.lr = lm.lr > 0                      ? lm.lr
-                : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
-                                               : usual_lr[method];
+    t->run.lr = rate_of(method);
     if (failed)
         return session_fail(1, "%s", t->model.error);
     return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
@@ -1457,6 +1539,7 @@ static int copy_files(model_any *m, const char *folder)
     static const char *const files[] = { "vocab.json",
                                          "merges.txt",
                                          "tokenizer.json",
+                                         "tokenizer.model",
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",
@@ -1503,7 +1586,7 @@ static int save_model(tuning *t, const char *folder)
 /* --merge of what is loaded, or trained. */
 static int merge(tuning *t)
 {
-    if (adapters_merge(&t->adapters) != 0 ||
+    if ((!stays_whole(t->adapters.options.method) && adapters_merge(&t->adapters) != 0) ||
         model_save(&t->model, t->run.store, o.merge, exports[o.export_as]) != 0)
         return session_fail(1, "--merge %s: %s", o.merge, t->model.error);
     if (copy_files(&t->model, o.merge) != 0)
@@ -2247,6 +2330,8 @@ int main(int argc, char **argv)
     if (status == 0)
         status = check_objective(argc, argv);
     if (status == 0)
+        status = check_rates();
+    if (status == 0)
         status = session_device(lm.device, &run.first.device);
     if (status == 0)
         status = try_outputs();
@@ -2254,7 +2339,7 @@ int main(int argc, char **argv)
         status = session_open(lm.json, &options, run.resumed_at);
     if (status == 0 && o.new_model != NULL)
         status = make_model();
-    if (status == 0 && lm.data != NULL)
+    if (status == 0 && (lm.data != NULL || o.eval))
         status = load_data();
     if (status == 0 && o.generate) {
         status = generate();

@@ -1,12 +1,12 @@
 /* gpt.c - trains, evaluates and samples a small byte-level GPT inside a byte budget.
  *
  *     cc -O2 -fopenmp -I. examples/gpt.c -o gpt
- *     ./gpt                                    trains on the text of gradckpt.h
- *     ./gpt --data text.txt --budget 24M       on any text, in 24 MiB
- *     ./gpt --summary                          what the model has; --profile: where the time goes
+ *     ./gpt                                    # trains on the text of gradckpt.h
+ *     ./gpt --data text.txt --budget 24M       # on any text, in 24 MiB
+ *     ./gpt --summary                          # what the model has; --profile: where the time goes
  *     ./gpt --help
  *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
- *     mpirun -n 4 ./gpt-mpi --leaves 8         by 4 processes, to the bits of one with 8 leaves
+ *     mpirun -n 4 ./gpt-mpi --leaves 8         # by 4 processes, to the bits of one with 8 leaves
  *
  * One store holds the weights. Three graphs of different shapes share it: training (micro-batches
  * of windows), evaluation (the same without gradients) and sampling (one window). Their step arenas

@@ -436,7 +436,7 @@ static void lm_report_plan(lm_run *r)
     fprintf(
         session.out,
         "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, %.1f %% extra work, "
-        "%.4g in all\n",
+        "%.4g units of work in all\n",
         name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
         (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
         precisions[lm.precision == GCKPT_FP32   ? 0

@@ -2,7 +2,7 @@
  * loss to the last bit.
  *
  *     cc -O2 -I. examples/strategies.c -o strategies && ./strategies
- *     ./strategies 16          a net of 16 layers instead of 48
+ *     ./strategies 16          # a net of 16 layers instead of 48
  *
  * The net is a chain of residual layers, h + gelu(h W), as deep as you like. A training step of it
  * keeps every h for the backward (store-all), or throws values away and computes them again.

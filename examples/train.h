@@ -224,8 +224,9 @@ static inline int train_tick(train_run *t, int instructions)
 
 /* Ends it, over or not: a step under way is done first, so that no weights are half updated; then
  * options.save has what is needed to go on from there, to the same bits. With rows for validation
- * the weights of the best epoch stay, and r is of that; else the last ones. -1: an error, that of
- * train_tick if it had one. */
+ * the weights of the best epoch stay, and r is of that; else the last ones, those of the last step,
+ * also where no epoch ends (then r is of that step: r->step > 0). -1: an error, that of train_tick
+ * if it had one. */
 static inline int train_end(train_run *t)
 {
     train_report *r = t->r;
@@ -234,7 +235,7 @@ static inline int train_end(train_run *t)
         failed = train_step(t, 0) != 0;
     if (!failed && t->within && t->done > 0 && t->o.save != NULL)
         failed = train_save(t) != 0;
-    if (!failed && t->best.epoch > 0) {
+    if (!failed && t->best.epoch > 0 && (t->checked > 0 || t->done == 0)) {
         train_keep(t, -1);
         t->best.epochs = r->epochs;
         t->best.steps = r->steps;

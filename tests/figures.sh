@@ -121,6 +121,21 @@ agree "LoRA of SmolLM2, of PyTorch's time" "tests/bench/finetune.py" "$(tells RE
 agree "the least of SmolLM2, MB" "tests/bench/finetune.py" "$(tells README.md '(\([0-9]*\) MB planned at the least')" \
     "$(grep '^| smollm2-135m | 512' docs/finetuning.md | head -n 1 | awk -F '|' '{ sub(/ MB.*/, "", $6); sub(/^ */, "", $6); print $6 }')"
 
+cell()                  # cell HEADING ROW COLUMN: of the table of docs/device.md that begins with the heading
+{
+    awk -F '|' -v head="| $1 |" -v row=" $2 " -v n="$3" 'index($0, head) == 1 { on = 1 } /^$/ { on = 0 }
+        on && $2 == row { gsub(/ /, "", $n); print $n }' docs/device.md
+}
+agree "keyword's RAM" "make mcu" "$(cell job keyword 4)" "$(tells docs/device.md '\*\*Figures\*\*: \([0-9,]*\) bytes of RAM')"
+agree "keyword's stack" "make mcu" "$(cell job keyword 5)" "$(tells docs/device.md 'bytes of RAM, \([0-9,]*\) of them stack')"
+agree "microgpt's RAM" "make mcu" "$(cell job microgpt 4)" "$(tells docs/device.md '| about 100 KB | \([0-9,]*\) bytes')"
+agree "microgpt's flash" "make mcu" "$(cell 'bytes of flash' microgpt 4)" \
+    "$(tells docs/device.md 'names, C library | not said | \([0-9,]*\) bytes')"
+agree "microgpt's instructions" "make mcu" "$(cell 'instructions a step' microgpt 4)" \
+    "$(tells docs/device.md '| instructions a step | not said | \([0-9,]*\) |')"
+agree "lines of the whole" "make parts" "$(tells docs/parts.md 'The whole: \([0-9]*\) lines of code')" \
+    "$(tells docs/parts.md '| the whole | \([0-9]*\) |')"
+
 least()                 # least STORAGE: of Llama-3.2-1B's shape, GB
 {
     sed -n '/^| Llama-3.2-1B, weights as/,/^$/p' docs/finetuning.md | awk -F '|' -v s=" $1 " '$2 == s { printf "%.2f\n", $4 / 1000 }'

@@ -160,9 +160,9 @@ for (int i = 0; i < 8 * 12; i++)
 awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.c"
 awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/training.md > "$work/training.text"
 check "training: compiles" $LINKED $FLAGS -Werror "$work/training.c" -o "$work/training"
-check "training: runs" sh -c "$work/training > $work/training.out"
+check "training: runs" sh -c "cd $work && ./training > training.out"
 check "training: prints what the page says" diff "$work/training.text" "$work/training.out"
-check "training: the log has each epoch once" test "$(cut -d, -f1 build/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
+check "training: the log has each epoch once" test "$(cut -d, -f1 $work/rows.csv | tr '\n' ' ')" = "epoch 1 2 3 4 5 6 "
 
 # ---- tasks.md: its pieces are one program; those that begin with a function or an #include stand before main, the first
 # of the others at the beginning of each piece ----

@@ -34,6 +34,7 @@ check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
+printf '\012\005\012\003<s>' > "$work/tiny/tokenizer.model"
 sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a": [1e-3, null]}, "model_type"/' \
     "$work/tiny/config.json"
 rm "$work/tiny/config.json.old"
@@ -47,6 +48,13 @@ check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/
 check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model has 48 positions, and the method" \
     build/finetune $text --context 39 --method prefix
 check "half a byte" fails_with 2 "budget 0.5: allowed is bytes" build/finetune $model --data "$work/text" --budget 0.5
+own_rate="$model --data $work/text --context 24 --plan"
+check "--min-lr above --lr" fails_with 2 "min-lr 0.01: allowed is at most --lr 0.001" build/finetune $own_rate --lr 1e-3 --min-lr 1e-2
+check "--min-lr above the method's own rate" fails_with 2 \
+    "min-lr 0.01: allowed is at most the learning rate, which is 0.001 by --method lora" build/finetune $own_rate --min-lr 1e-2
+check "or that of one of all methods" fails_with 2 "which is 5e-05 by --method full" build/finetune $own_rate --min-lr 1e-4 \
+    --method all --save "$work/x"
+check "--min-lr at the method's own rate" build/finetune $own_rate --min-lr 1e-3
 check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   nothing is kept: --save DIR'"
 check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
@@ -105,6 +113,8 @@ check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a
 check "its config.json keeps what is not ours" sh -c "grep -q '\"resid_pdrop\": 0.0' $work/full.a/config.json &&
     grep -q '\"pad_token_id\": 7' $work/full.a/config.json && grep -q '\"later\": {\"a\": .1e-3, null.}' $work/full.a/config.json &&
     cmp $work/tiny/generation_config.json $work/full.a/generation_config.json"
+check "and the tokenizer's files are copied" sh -c "for name in vocab.json merges.txt tokenizer.model; do
+    cmp $work/tiny/\$name $work/full.a/\$name || exit 1; done"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --json - > $work/again.json 2> $work/stderr"
 build/finetune $text --method lora --adapter "$work/lora.a" --steps 0 > "$work/adapter.json" 2> "$work/stderr"
@@ -114,6 +124,18 @@ check "--adapter of another method" fails_with 1 "it is of --method lora" build/
     --adapter "$work/lora.a"
 check "--adapter with a size of its own" fails_with 2 "its adapter_config.json says" build/finetune $text \
     --adapter "$work/lora.a" --size 4
+for method in prefix prompt; do
+    with="$model --threads 1 --data $work/text --method $method --eval-every 0 --steps 1"
+    build/finetune $with --size 30 --context 16 --save "$work/virtual" > "$work/stdout" 2>&1
+    check "$method, --adapter: its positions are left free" sh -c "build/finetune $with --adapter $work/virtual \
+        > $work/stdout && grep -q '^data .* rows of 18,' $work/stdout"
+    check "$method, --adapter: more context than it leaves" fails_with 2 \
+        "context 19: allowed is at most 18: the adapter takes 30 of the model's 48 positions" \
+        build/finetune $with --adapter "$work/virtual" --context 19
+    build/finetune $with --size 2 --context 16 --save "$work/virtual" > "$work/stdout" 2>&1
+    check "$method, --adapter: and no more" sh -c "build/finetune $with --adapter $work/virtual --plan > $work/stdout &&
+        grep -q '^data .* rows of 46,' $work/stdout"
+done
 check "--resume of another method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/lora.a" \
     --method full
 check "--resume of nothing" fails_with 1 "No such file" build/finetune --resume "$work/none"
@@ -262,7 +284,7 @@ least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
 check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan work)' -gt '$(field "$work/lora.a.json" plan work)' &&
-    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* in all' $work/stderr"
+    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* units of work in all' $work/stderr"
 check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
     --sample 4 --samples 64
@@ -404,6 +426,54 @@ check "--export-gguf of another method" fails_with 2 "what --method lora saves" 
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
 check "--export-gguf of biases" fails_with 2 "a GGUF has a place for LoRA's A and B alone: leave" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
+# a Llama of a block, matrices as Q8_0, tokens that are bytes, and a table of its own for the head
+own_gguf() # FILE
+{
+    awk 'function byte(b) { printf("\\%03o", b); at++ }
+        function number(n, bytes) { for (; bytes > 0; bytes--) { byte(n % 256); n = int(n / 256) } }
+        function text(s) { number(length(s), 8); printf("%s", s); at += length(s) }
+        function key(name, type) { text(name); number(type, 4) }
+        function whole(name, n) { key(name, 4); number(n, 4) }
+        function words(name, s) { key(name, 8); text(s) }
+        function fill() { while (at % 32) byte(0) }
+        function tensor(name, columns, rows) { text(name); number(rows ? 2 : 1, 4); number(columns, 8)
+            if (rows) number(rows, 8)
+            number(rows ? 8 : 0, 4); number(offset, 8); size[++tensors] = rows * columns / 32
+            offset += rows ? int((size[tensors] * 34 + 31) / 32) * 32 : 4 * columns }
+        BEGIN { printf("GGUF"); at = 4; number(3, 4); number(12, 8); number(10, 8)
+            words("general.architecture", "llama"); words("tokenizer.ggml.model", "llama")
+            whole("llama.block_count", 1); whole("llama.embedding_length", 32); whole("llama.feed_forward_length", 64)
+            whole("llama.context_length", 48); whole("llama.attention.head_count", 4)
+            key("llama.attention.layer_norm_rms_epsilon", 6); number(925353388, 4) # 1e-5
+            key("tokenizer.ggml.tokens", 9); number(8, 4); number(259, 8); text("<unk>"); text("<s>"); text("</s>")
+            for (i = 0; i < 256; i++) text(sprintf("<0x%02X>", i))
+            key("tokenizer.ggml.scores", 9); number(6, 4); number(259, 8); for (i = 0; i < 259; i++) number(0, 4)
+            tensor("token_embd.weight", 32, 259); tensor("output.weight", 32, 259); tensor("output_norm.weight", 32)
+            tensor("blk.0.attn_norm.weight", 32); tensor("blk.0.ffn_norm.weight", 32)
+            tensor("blk.0.attn_q.weight", 32, 32); tensor("blk.0.attn_k.weight", 32, 32)
+            tensor("blk.0.attn_v.weight", 32, 32); tensor("blk.0.attn_output.weight", 32, 32)
+            tensor("blk.0.ffn_gate.weight", 32, 64); tensor("blk.0.ffn_up.weight", 32, 64)
+            tensor("blk.0.ffn_down.weight", 64, 32)
+            for (i = 1; i <= tensors; i++) { fill()
+                for (k = 0; k < 32 && !size[i]; k++) number(1065353216, 4) # 1
+                for (k = 0; k < size[i]; k++) { number(7168, 2) # 2^-8
+                    for (j = 0; j < 32; j++) byte(((i + k) * 37 + j * 29 + k * j) % 101 + (j % 2 ? 155 : 0)) } } }' > "$work/octal"
+    printf "$(cat "$work/octal")" > "$1"
+}
+own_gguf "$work/own.gguf"
+owns="--model $work/own.gguf --threads 1 --context 24 --batch 4 --lr 1e-2 --data $work/text --eval-iters 2 --eval-every 4 --json -"
+build/finetune $owns --method head --steps 8 --save "$work/own.head" > "$work/own.json" 2> "$work/stderr"
+check "--method head of a GGUF with a table for it: $(tail -n 1 "$work/stderr")" less "$(field "$work/own.json" end after)" \
+    "$(field "$work/own.json" end before)"
+check "which alone is floats" test "$(field "$work/own.json" plan parameter_bytes)" -lt 65536
+check "and is saved and loaded" sh -c "build/finetune --model $work/own.gguf --method head --adapter $work/own.head \
+    --generate --threads 1 --sample 3"
+build/finetune $owns --method last --steps 1 --eval-every 0 --save "$work/own.last" > "$work/stdout" 2>&1
+check "--store int8 packs the others, too" build/finetune $owns --method head --store int8 --steps 1
+check "an adapter of what is packed there" fails_with 1 "load the model as F32 (--store f32)" build/finetune \
+    --model "$work/own.gguf" --adapter "$work/own.last" --generate
+check "--method all of such a GGUF" sh -c "build/finetune $owns --method all --steps 1 --eval-every 0 --save $work/own.all \
+    > $work/all.out 2>&1 && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
 check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
 
 # ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
@@ -411,6 +481,11 @@ evaluated() { field "$1" eval val_loss; }
 on="--threads 1 --data $work/sums.jsonl --context 24"
 build/finetune $model $on --eval --json - > "$work/eval.json" 2> "$work/eval.out"
 check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* a token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
+build/finetune $model --threads 1 --validation "$work/sums.jsonl" --context 24 --eval --json - > "$work/evalp.json" 2> "$work/stderr"
+check "--eval --validation alone: all of it" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
+check "whose name is said" fails_with 1 "validation: .*none: cannot open it" build/finetune $model --validation "$work/none" --eval
+build/finetune $model $on --data "$work/text" --validation "$work/sums.jsonl" --eval --json - > "$work/evalp.json" 2> "$work/stderr"
+check "beside --data the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
 check "perplexity is e to the loss" sh -c "awk 'BEGIN { x = $(field "$work/eval.json" eval perplexity) / exp($(evaluated "$work/eval.json")); exit !(x > 0.9999 && x < 1.0001) }'"
 build/finetune $model $on --eval --in-order --json - > "$work/evalp.json" 2> "$work/stderr"
 check "--eval: padded to the longest the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
@@ -427,7 +502,8 @@ build/finetune --model "$work/merged" $on --eval --json - > "$work/eval2.json" 2
 check "--merge: the merged model's loss $(evaluated "$work/eval2.json")" sh -c "awk 'BEGIN { x = $(evaluated "$work/eval1.json") - $(evaluated "$work/eval2.json"); exit !(x < 1e-5 && x > -1e-5) }' &&
     test '$(evaluated "$work/eval1.json")' != '$(evaluated "$work/eval.json")'"
 check "--merge of an adapter" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged2 &&
-    cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json"
+    cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json &&
+    cmp $work/tiny/tokenizer.model $work/merged2/tokenizer.model"
 check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: a folder is written" build/finetune $model \
     --adapter "$work/kept" --merge "$work/x.gguf"
 cp -r "$work/kept" "$work/kept.gguf"
@@ -445,7 +521,24 @@ check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge 
 check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
 check "--merge of nothing" fails_with 2 "needs --adapter DIR" build/finetune $model --merge "$work/x"
 check "--merge of packed weights" fails_with 2 "leave --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
-check "--merge of another method" fails_with 2 "only what --method lora" build/finetune $text --merge "$work/x" --method bias
+for method in last head bias added; do
+    build/finetune $model $on --eval --method $method --adapter "$work/$method.a" --json - > "$work/eval1.json" 2> "$work/stderr"
+    build/finetune $model --method $method --adapter "$work/$method.a" --merge "$work/whole" > "$work/stdout" 2>&1
+    build/finetune --model "$work/whole" $on --eval --json - > "$work/eval2.json" 2> "$work/stderr"
+    check "--merge of $method: a whole model, of loss $(evaluated "$work/eval2.json")" \
+        test "$(evaluated "$work/eval1.json")" = "$(evaluated "$work/eval2.json")"
+    rm -rf "$work/whole"
+done
+build/finetune $model $on --method last --lr 1e-2 --steps 4 --eval-every 0 --save "$work/lasts" --merge "$work/whole" > "$work/stdout" 2>&1
+check "--merge of last, trained" sh -c "build/finetune $model --method last --adapter $work/lasts --merge $work/whole2 &&
+    cmp $work/whole/model.safetensors $work/whole2/model.safetensors"
+check "--merge of houlsby" fails_with 2 "houlsby adds is none of a model's weights: it loads here only, with --adapter" \
+    build/finetune $text --merge "$work/x" --method houlsby
+check "of prefix" fails_with 2 "it loads here and in peft, with --adapter" build/finetune $text --merge "$work/x" --method prefix
+check "of full" fails_with 2 "save has a whole model" build/finetune $text --merge "$work/x" --method full
+check "of all" fails_with 2 "is of one method" build/finetune $text --merge "$work/x" --method all --save "$work/all"
+check "--map of bf16, trained" fails_with 1 "load the model as F32 (leave --map out)" build/finetune $text \
+    --model "$work/merged3" --map --method full
 check "--merge over the model" fails_with 2 "it is also --model" build/finetune $model --adapter "$work/kept" --merge "$work/tiny"
 build/finetune $model --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
 check "--generate continues" grep -aq '^The ' "$work/generated"
@@ -469,6 +562,7 @@ check "an adapter of another method" fails_with 1 "it is of --method bias: give 
     build/finetune $model --adapter "$work/bias.a" --generate
 check "a model that is no folder" fails_with 1 "a folder is expected: hf download" build/finetune --model some/name --generate
 check "--eval without data" fails_with 2 "what to evaluate with" build/finetune $model --eval
+check "also of a new model" fails_with 2 "what to evaluate with" build/finetune --new 1x16x2x8 --model "$work/x" --eval
 check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
 check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
 

@@ -448,6 +448,18 @@ static void test_wrong(void)
     }
 }
 
+/* LoRA's "bias": "all" of a model that has none, as peft loads it. */
+static void test_no_biases(void)
+{
+    static const tuning_edit all = { "lora", "adapter_config.json", "\"bias\": \"none\"",
+                                     "\"bias\": \"all\"", NULL, 0 };
+    tuned t;
+    open_base(&t, "gqa", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, tuning_wrong(&all)) == 0, "%s", t.m.error);
+    tuning_logits(&t.m, t.s, &t.how, "lora", 1e-4);
+    end(&t);
+}
+
 /* Adapters that do not fit a model are refused, with what there is. */
 static void test_refused(void)
 {
@@ -506,6 +518,7 @@ int main(int argc, char **argv)
         test_added();
         test_taken();
         test_wrong();
+        test_no_biases();
         test_refused();
     }
     tuning_close(argc);

@@ -43,6 +43,8 @@ for method in lora full; do
     check "dpo, $method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
 done
+check "dpo: --min-lr above its rate" fails_with 2 "min-lr 0.0001: .* the learning rate, which is 2e-05 by --method lora" \
+    build/finetune $small --data "$work/pairs.jsonl" --objective dpo --min-lr 1e-4
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
     --objective plain
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
@@ -78,6 +80,13 @@ build/finetune $evaluate --reference "$work/full.a" > "$work/eval.json" 2> "$wor
 check "or a model" less "$(field "$work/eval.json" eval rewards\\/margins)" -0.1
 build/finetune $dpo --adapter "$work/lora.a" --epochs 0 --steps 0 > "$work/again.json" 2> "$work/stderr"
 check "a training with --adapter begins as its own reference" test "$(field "$work/again.json" end before)" = 0.693147182
+build/finetune $run --data "$work/text" --method prompt --size 40 --context 16 --eval-every 0 --steps 1 \
+    --save "$work/virtual" > "$work/stdout" 2>&1
+check "--reference that takes positions" fails_with 2 \
+    "context 30: allowed is at most 24: the reference takes 40 of the model's 64 positions" build/finetune $evaluate \
+    --reference "$work/virtual" --context 30
+build/finetune $evaluate --reference "$work/virtual" > "$work/eval.json" 2> "$work/stderr"
+check "it leaves the others: $(tail -n 1 "$work/stderr")" test -n "$(field "$work/eval.json" eval val_loss)"
 check "--reference of fewer positions" fails_with 1 "has a vocabulary of 257 tokens and 24 positions" build/finetune $evaluate \
     --reference "$work/short"
 

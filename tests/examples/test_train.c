@@ -226,6 +226,7 @@ typedef struct {
     int64_t steps, stop_at; /* steps, of all epochs */
     train_report of[64];    /* at the end of an epoch */
     uint64_t hash[64];
+    uint64_t stopped; /* the hash at that step */
 } seen;
 
 static int see(void *user, const train_report *now)
@@ -233,7 +234,9 @@ static int see(void *user, const train_report *now)
     seen *v = (seen *)user;
     if (now->step > 0) {
         v->wrong |= now->output != NULL || now->step > now->steps || now->epoch != v->epochs + 1;
-        return ++v->steps == v->stop_at;
+        if (++v->steps == v->stop_at)
+            v->stopped = gckpt_store_hash(v->store);
+        return v->steps == v->stop_at;
     }
     v->of[v->epochs] = *now;
     v->hash[v->epochs++] = gckpt_store_hash(v->store);
@@ -428,6 +431,35 @@ static void test_best(void)
     const uint64_t all = hash;
     hash = fit(&data, &o, &r);
     CHECK(v.epochs == r.epoch + 5 && hash == v.hash[r.epoch - 1] && (hash == all || v.epochs <= best));
+}
+
+/* Without rows for validation the last weights stay, wherever it ends. */
+static void test_unvalidated(void)
+{
+    static seen v;
+    const train_data data = rows_of(64, 0);
+    train_options o = options(&v);
+    train_report r;
+    for (v.stop_at = 1; v.stop_at <= 8; v.stop_at++) {
+        const uint64_t hash = fit(&data, &o, &r);
+        CHECK_MSG(hash == v.stopped && v.steps == v.stop_at,
+                  "ended after step %d: %016llx, not %016llx", (int)v.stop_at,
+                  (unsigned long long)hash, (unsigned long long)v.stopped);
+        CHECK(r.epoch == (v.stop_at + 3) / 4 && r.step == (v.stop_at - 1) % 4 + 1);
+    }
+    v.stop_at = 7;
+    o.save = path; /* gone on with, and ended at once */
+    remove(path);
+    const uint64_t hash = fit(&data, &o, &r);
+    train_run t;
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(train_begin(&t, s, classifier, &data, &o, &r) == 0 && train_end(&t) == 0);
+    CHECK(hash == v.stopped && gckpt_store_hash(s) == hash);
+    gckpt_store_free(s);
+    remove(path);
+    o.save = NULL; /* with rows for validation it is the best epoch's */
+    const train_data some = rows_of(64 + VALID, VALID);
+    CHECK(fit(&some, &o, &r) == v.hash[0] && v.hash[0] != v.stopped && r.epoch == 1 && r.step == 0);
 }
 
 /* Epochs and steps that there are not, in a file's notes: a training that went on there would read rows
@@ -662,6 +694,7 @@ int main(void)
     test_by_hand();
     test_validation();
     test_best();
+    test_unvalidated();
     test_resume();
     test_refusals();
     test_memory();

@@ -458,6 +458,58 @@ static void test_training(void)
     CHECK(train(&t) == want);
 }
 
+/* ---- what a plan takes it to cost: as much as gckpt_conv2d of the same sizes ---- */
+static double no_clock(void *user)
+{
+    (void)user;
+    return 0;
+}
+
+static uint64_t flops_of(int ours, const int size[6])
+{
+    enum { OPS = 64 };
+    static float zeros[40 * 40 * 41];
+    const int64_t c = size[0], h = size[1], w = size[2], taps = size[3];
+    const gckpt_window window = { .stride = { size[4], size[4] }, .padding = { size[5], size[5] } };
+    const gckpt_init normal = { 1, 0, 0 };
+    gckpt_spent spent[OPS] = { { 0, 0, 0, 0 } };
+    gckpt_profile profile = { .seconds = no_clock, .spent = spent };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x =
+        gckpt_input(g, "x", GCKPT_F32, ours ? gckpt_shape4(1, c, h, w) : gckpt_shape4(1, h, w, c));
+    gckpt_tensor *k = gckpt_param(
+        g, "w", ours ? gckpt_shape4(5, c, taps, 2) : gckpt_shape4(taps, 2, c, 5), normal);
+    gckpt_pick pick = { ours ? convolution(x, k, NULL, size[4], size[5])
+                             : gckpt_conv2d(x, k, NULL, &window),
+                        0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(x), zeros };
+    uint64_t all = 0;
+    profile.count = gckpt_plan_length(p);
+    CHECK(c * h * w <= (int64_t)(sizeof zeros / sizeof zeros[0]) && profile.count <= OPS);
+    CHECK_MSG(gckpt_profile_step(e, &feed, 1, 1, NULL, &profile) == GCKPT_OK, "%s",
+              gckpt_error_text(e ? (void *)e : (void *)g));
+    for (int i = 0; i < profile.count; i++)
+        all += spent[i].flops;
+    rig_free(e, p, g, s);
+    return all;
+}
+
+static void test_flops(void)
+{
+    static const int sizes_of[][6] = { { 2, 12, 11, 3, 1, 1 },
+                                       { 3, 9, 8, 2, 2, 0 },
+                                       { 40, 40, 41, 3, 1, 1 } }; /* several bands */
+    for (size_t i = 0; i < sizeof sizes_of / sizeof sizes_of[0]; i++) {
+        const uint64_t ours = flops_of(1, sizes_of[i]), built_in = flops_of(0, sizes_of[i]);
+        CHECK_MSG(ours == built_in && ours > 0, "problem %d: %.0f flops, gckpt_conv2d %.0f", (int)i,
+                  (double)ours, (double)built_in);
+    }
+}
+
 /* Shapes that do not fit are refused by name. */
 static void test_refusals(void)
 {
@@ -500,6 +552,7 @@ int main(int argc, char **argv)
 #else
     (void)test_training;
 #endif
+    test_flops();
     test_refusals();
     return check_report("user ops");
 }
