@@ -190,7 +190,7 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
          i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+    if (p->variant.bands && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
         gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
