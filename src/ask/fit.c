@@ -20,6 +20,8 @@ typedef struct {
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
+    int large;            /* some size has tensors or workspace too large for that, as is said: */
+    char said[GCKPTI_TEXT];
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -143,7 +145,7 @@ static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t 
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->large)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
@@ -226,6 +228,12 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
+    if (result == GCKPT_E_SHAPE && g->large) { /* fewer rows may do */
+        count = g->object.sticky == GCKPT_OK ? count : -1;
+        f->large = 1;
+        memcpy(f->said, f->store->object.text, sizeof f->said);
+        result = GCKPT_OK;
+    }
     gckpti_delete(&memory, costs, g->count, sizeof *costs);
     gckpt_graph_free(g);
     if (result == GCKPT_OK && count < 0)
@@ -268,6 +276,8 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
                      "network",
                      batch);
+    else if (f->large)
+        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
                      f->desc.leaves > 1
