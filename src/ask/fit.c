@@ -19,6 +19,9 @@ typedef struct {
     int hunting;          /* nothing fits: what is the least? */
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
+    char mixer[64];       /* an op for which some size was no candidate; "": none */
+    int large;            /* some size has tensors or workspace too large for that, as is said: */
+    char said[GCKPTI_TEXT];
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -76,8 +79,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Whether a plan is no candidate: what mixes rows is planned whole. */
-static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
+/* Whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without leaves)
+ * in a micro-batch. */
+static int gckpti_cannot_split(const gckpt_plan *p)
+{
+    return p->mixer >= 0 && p->rows * p->leaves < p->batch;
+}
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
@@ -114,6 +121,9 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
+    if (plan && gckpti_cannot_split(plan))
+        gckpti_text_add(&mixer, "%s", gckpti_node_name(plan, plan->mixer));
     gckpt_plan_free(plan);
     if (p->failed)
         return GCKPT_E_MEMORY;
@@ -135,7 +145,7 @@ static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t 
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->large)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
@@ -218,6 +228,12 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
+    if (result == GCKPT_E_SHAPE && g->large) { /* fewer rows may do */
+        count = g->object.sticky == GCKPT_OK ? count : -1;
+        f->large = 1;
+        memcpy(f->said, f->store->object.text, sizeof f->said);
+        result = GCKPT_OK;
+    }
     gckpti_delete(&memory, costs, g->count, sizeof *costs);
     gckpt_graph_free(g);
     if (result == GCKPT_OK && count < 0)
@@ -243,6 +259,37 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward == 1 && d->leaves > 1)
         return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
+}
+
+/* Why no size has a plan. */
+static void gckpti_fit_failed(const gckpti_fitting *f)
+{
+    const int64_t batch = f->desc.batch;
+    if (f->least < SIZE_MAX)
+        gckpti_error(f->store, GCKPT_E_BUDGET,
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
+                     "whatever the micro-batch",
+                     f->desc.budget, batch, f->least);
+    else if (f->too_large)
+        gckpti_error(f->store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
+    else if (f->large)
+        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
+    else if (*f->mixer)
+        gckpti_error(f->store, GCKPT_E_ARG,
+                     f->desc.leaves > 1
+                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
+                           "which build does not want or do not divide the batch of %I rows: make "
+                           "it a multiple of desc.leaves"
+                         : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
+                           "batch, which build does not want",
+                     f->mixer, gckpti_largest_leaf(&f->desc, NULL), batch);
+    else
+        gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
+                     batch);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
@@ -282,20 +329,8 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
         gckpti_ok(store);
         return f.best;
     }
-    if (result == GCKPT_OK && f.least < SIZE_MAX)
-        gckpti_error(store, GCKPT_E_BUDGET,
-                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
-                     "whatever the micro-batch",
-                     f.desc.budget, batch, f.least);
-    else if (result == GCKPT_OK && f.too_large)
-        gckpti_error(store, GCKPT_E_MEMORY,
-                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
-                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
-                     "network",
-                     batch);
-    else if (result == GCKPT_OK)
-        gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
-                     batch);
+    if (result == GCKPT_OK)
+        gckpti_fit_failed(&f);
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;

@@ -51,7 +51,12 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
                               "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
-    return gckpti_model_units(p);
+    result = gckpti_model_units(p);
+    return result != GCKPT_OK || gckpti_resident(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: parameters, their state and caches have more bytes than this "
+                              "machine can address; use a smaller network, or shorter caches");
 }
 
 /* Rows of a request's largest leaf. */

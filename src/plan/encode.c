@@ -255,13 +255,13 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
-            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
+            caches = gckpti_add_bytes(caches,
+                                      gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
-        int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
-        if (more > 0)
-            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
+        for (int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q); more > 0; more--)
+            state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
     }
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
@@ -269,7 +269,7 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         kind_bytes[GCKPT_BYTES_STATE] = state;
         kind_bytes[GCKPT_BYTES_CACHES] = caches;
     }
-    return parameters + state + caches;
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)

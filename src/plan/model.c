@@ -153,8 +153,9 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-        call.work_backward > PTRDIFF_MAX / 4)
+    p->g->large = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+                  call.work_backward > PTRDIFF_MAX / 4;
+    if (p->g->large)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
@@ -190,7 +191,7 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
          i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+    if (p->variant.bands && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
         gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }

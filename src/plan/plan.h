@@ -740,7 +740,8 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
- * sum. kind_bytes (or NULL) gets each, and padding is added to what it has of that. */
+ * sum, SIZE_MAX if that cannot be counted. kind_bytes (or NULL) gets each, and padding is added to
+ * what it has of that. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */

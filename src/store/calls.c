@@ -174,8 +174,8 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < s->count; i++)
-        bytes +=
-            gckpti_array_bytes(s, &s->params[i], 1) * (size_t)gckpti_state_slots(&s->params[i]);
+        for (int k = gckpti_state_slots(&s->params[i]); k > 0; k--)
+            bytes = gckpti_add_bytes(bytes, gckpti_array_bytes(s, &s->params[i], 1));
     return bytes;
 }
 
@@ -184,7 +184,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_array_bytes(store, &store->params[i], 0);
+            bytes = gckpti_add_bytes(bytes, gckpti_array_bytes(store, &store->params[i], 0));
     return bytes;
 }
 

@@ -235,6 +235,12 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
+/* Bytes add up to what can be counted: SIZE_MAX stands for more. */
+static inline size_t gckpti_add_bytes(size_t sum, size_t more)
+{
+    return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
+}
+
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);

@@ -15,6 +15,12 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
     if (!plan || !path)
         return GCKPT_E_ARG;
     gckpti_allocator memory = plan->memory;
+    char names[4096]; /* behind a plan in a block all may be another's */
+    if (memory.desc.memory) {
+        memset(&memory, 0, sizeof memory);
+        memory.desc.memory = strlen(path) < 900 ? names : NULL; /* longer: of the heap */
+        memory.desc.size = sizeof names;
+    }
     gckpti_content content = { NULL, &memory, gckpti_save_plan, plan, NULL, 0 };
     return gckpti_save(&content, path);
 }

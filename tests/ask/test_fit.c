@@ -229,7 +229,30 @@ static void test_builds(void)
     d.budget = least_named(s);
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
-    rig_free(NULL, p, NULL, s);
+    gckpt_plan_free(p);
+    d.budget = 0;
+    for (d.leaves = 2; d.leaves <= 4; d.leaves *= 2) { /* leaves are what is cut: one is a micro-batch */
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.leaves && !gckpt_plan_split_exact(p, NULL), "%s", gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    static const struct { int leaves; int64_t batch, refuse; const char *says; } none[] = {
+        { 0, B, B, "batch mean mixes rows, so micro-batches must have the 12 rows of the batch" },
+        { 2, B, 6, "batch mean mixes rows, so micro-batches must have the 6 rows of a leaf" },
+        { 8, B, -1, "the 2 rows of a leaf" }, /* of 1 and 2 rows */
+        { 2, 9, -1, "the 5 rows of a leaf, which build does not want or do not divide the batch of 9 rows" } };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        d.leaves = none[i].leaves;
+        m.refuse = none[i].refuse;
+        p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
+        if (i == 2)
+            CHECK_MSG(p && gckpt_plan_rows(p) == 2, "%s", gckpt_error_text(s));
+        else
+            CHECK_MSG(!p && gckpt_error(s) == GCKPT_E_ARG && strstr(gckpt_error_text(s), none[i].says), "%s",
+                      gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    gckpt_store_free(s);
 }
 
 static void test_arguments(void)

@@ -297,6 +297,62 @@ static void test_chosen(void)
     rig_free(NULL, NULL, n.g, n.s);
 }
 
+static void file_set(file *f, size_t i, uint64_t v)
+{
+    for (size_t k = 0; k < 8; k++)
+        f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
+}
+
+/* Bands are of FP32 plans alone: what makes such ops of another precision, or a file that has them, is refused, with as
+ * many buffers as it takes, wherever they lie. */
+static void test_precision(void)
+{
+    enum { PROVEN_WORK = 1, PRECISION = 11, BANDS = 13, PROVEN_BYTES = 19 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .plain = 1 };
+    net n = { .s = gckpt_store_new(NULL) };
+    n.g = gckpt_graph_new(n.s, NULL);
+    n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape3(2, 64, 8));
+    gckpt_tensor *h = gckpt_relu(gckpt_linear(n.x, weight(&n, gckpt_shape2(8, 512), 1), NULL));
+    n.top = gckpt_mean(gckpt_linear(h, weight(&n, gckpt_shape2(512, 8), 1), NULL), 1);
+    n.term.loss = gckpt_sum_loss(n.top);
+    n.term.weight = 1;
+    gckpt_plan *p = plan_of(&n, &d, 1);
+    CHECK_MSG(runs_of(p) == 1, "%s", gckpt_error_text(n.g));
+    file whole = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &whole) == GCKPT_OK);
+    const size_t at = 4 + 3 * p->node_count, lives = whole.size / 8 - 2 - p->life_count;
+    for (int more = -2; more < 8; more++)
+        for (int precision = GCKPT_BF16; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
+            file f = { 0 };
+            const size_t buffers = p->life_count + (size_t)more;
+            uint64_t hash = UINT64_C(0xcbf29ce484222325);
+            file_copy(&f, &whole);
+            CHECK(f.bytes[8 * (at + BANDS)] == 1 && f.bytes[8 * lives] == p->life_count);
+            for (size_t i = f.size; i < 8 * (lives + 2 + buffers); i++)
+                file_write(&f, "", 1);
+            f.size = 8 * (lives + 2 + buffers);
+            file_set(&f, at + PRECISION, (uint64_t)precision);
+            file_set(&f, at + PROVEN_WORK, 0);
+            file_set(&f, at + PROVEN_BYTES, 0);
+            file_set(&f, lives, buffers);
+            for (size_t i = 0; i < buffers; i++)
+                file_set(&f, lives + 1 + i, i << 20);
+            for (size_t i = 0; i + 8 < f.size; i++)
+                hash = (hash ^ f.bytes[i]) * UINT64_C(0x100000001b3);
+            file_set(&f, f.size / 8 - 1, hash);
+            gckpt_plan *read = gckpt_plan_read(n.g, file_read, &f, NULL);
+            CHECK_MSG(!read && gckpt_error(n.g) == GCKPT_E_DATA, "precision %d, %d buffers: %s", precision,
+                      (int)buffers, gckpt_error_text(n.g));
+            gckpt_plan_free(read);
+            free(f.bytes);
+        }
+    d.precision = GCKPT_BF16;
+    CHECK(!plan_of(&n, &d, 1));
+    gckpt_plan_free(p);
+    free(whole.bytes);
+    rig_free(NULL, NULL, n.g, n.s);
+}
+
 /* Two stretches that may run in bands, a large one and a small one, and a product of `wide` columns behind them. */
 static gckpt_plan *stretches(int large, int wide)
 {
@@ -354,6 +410,7 @@ int main(int argc, char **argv)
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
     test_chosen();
+    test_precision();
     test_stretches();
     test_memory();
     CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);

@@ -394,8 +394,31 @@ static void refusals(void)
     rig_free(NULL, p, graph, store);
 }
 
+/* What caches add up to is not cut: what no machine holds is refused, with a budget and without. */
+static void too_many(void)
+{
+    const int wide = sizeof(size_t) > 4;
+    static gckpt_cost costs[200];
+    store = gckpt_store_new(NULL);
+    graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *x = of(1, 1, wide ? 1 << 26 : 1 << 10);
+    for (int i = 0; i < 64; i++)
+        CHECK_MSG(gckpt_cache(x, wide ? 1 << 30 : 1 << 15), "%s", gckpt_error_text(graph));
+    const gckpt_pick pick = { gckpt_relu(x), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs = costs, .fetch = &pick, .fetches = 1 };
+    d.cost_count = gckpt_graph_size(graph);
+    for (d.budget = 0; d.budget <= 1000; d.budget += 1000) {
+        gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &d);
+        CHECK_MSG(!p && gckpt_error(graph) == GCKPT_E_MEMORY && says(graph, "than this machine can address"),
+                  "%g bytes: %s", (double)gckpt_plan_bytes(p), gckpt_error_text(graph));
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, graph, store);
+}
+
 int main(void)
 {
+    too_many();
     talk_fill();
     everywhere();
     failures();

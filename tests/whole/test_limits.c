@@ -352,7 +352,7 @@ static int huge_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *use
 {
     terms[0].loss = huge_net(g, rows, *(const int64_t *)user);
     terms[0].weight = 1;
-    return 1;
+    return terms[0].loss ? 1 : -1;
 }
 
 static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int count,
@@ -422,6 +422,51 @@ static void beyond(void)
         size = wide ? (int64_t)3 << 55 : (int64_t)3 << 23; /* even one row is too much */
         CHECK(!gckpt_fit(s, huge_build, &size, 1, &desc, huge_measure));
         CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY, "fit, mode %d: %s", mode, gckpt_error_text(s));
+        gckpt_store_free(s);
+    }
+}
+
+/* Workspace of 1/256 of the addresses a row. */
+static gckpt_result vast_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->work_forward = (size_t)call->shape.d[0] * (PTRDIFF_MAX / 256);
+    return GCKPT_OK;
+}
+
+static int vast_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    static gckpt_op op;
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 4));
+    op.name = "vast";
+    op.shape = vast_shape;
+    op.forward = nothing;
+    x = gckpt_mul(gckpt_apply(&op, &x, 1, NULL, 0), gckpt_param(g, "w", gckpt_shape1(1), normal));
+    (void)user;
+    terms[0].loss = gckpt_sum_loss(x);
+    terms[0].weight = 1;
+    return 1;
+}
+
+/* Micro-batches whose tensors are too large are passed over: smaller ones may have a plan. */
+static void large_rows(void)
+{
+    const int wide = sizeof(size_t) > 4;
+    const gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR };
+    for (int kind = 0; kind < 3; kind++) { /* 64 and 32 rows of inputs; of a workspace; even 1 row */
+        gckpt_store *s = gckpt_store_new(NULL);
+        int64_t size = (int64_t)1 << (wide ? 53 : 21) << (kind ? 6 : 0);
+        gckpt_plan *p = gckpt_fit(s, kind == 1 ? vast_build : huge_build, &size, kind == 1 ? 256 : 64, &desc, huge_measure);
+        if (kind < 2) {
+            CHECK_MSG(p && gckpt_error(s) == GCKPT_OK, "%s", gckpt_error_text(s));
+            CHECK_MSG(!p || (gckpt_plan_rows(p) > 1 && gckpt_plan_rows(p) <= 16), "%d rows", (int)gckpt_plan_rows(p));
+            CHECK(gckpt_store_count(s) == (kind ? 1 : DEEP));
+        } else {
+            CHECK(!p && gckpt_error(s) == GCKPT_E_SHAPE && gckpt_store_count(s) == 0);
+            CHECK(has(gckpt_error_text(s), "fit: micro-batches of 1 rows: \"x\"") &&
+                  has(gckpt_error_text(s), "more than this machine can address"));
+        }
+        gckpt_plan_free(p);
         gckpt_store_free(s);
     }
 }
@@ -801,6 +846,7 @@ int main(void)
     stale_errors();
     refused_values();
     beyond();
+    large_rows();
     blocks();
     in_place();
     incomplete();
