@@ -32,36 +32,36 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1727
+ *     >>store     parameters and optimiser state, however they are stored                     1754
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        667
+ *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          5722
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2092
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2095
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4718
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4722
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3286
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1702
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1742
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5293
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5310
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2555
+ *     >>files     safetensors                                                                 2573
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            992
+ *     >>tables    plans as files and as C constants                                            998
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3704
+ *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -307,7 +307,7 @@
  *    r. Formulas, where a. to q. leave a choice. g is the gradient that comes in, y the result;
  *       sums are those of d. What is written g * slope is an fma where it adds (f.); g where x was
  *       taken and +0 elsewhere for relu (y > 0, as leaky_relu asks; -0 and NaN stay in y), clamp,
- *       max, where; a slice's adds nothing elsewhere. Of equal ones maximum and minimum take a;
+ *       where; max's and a slice's add nothing elsewhere. Of equal ones maximum and minimum take a;
  *       where one is NaN, both get g. What reads a reshape adds to what it is a view of.
  *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); softplus 1 - exp(-y) (there); silu, x /
  *       (1 + exp(-x)), fma(x p, 1 - p, p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e -
@@ -323,10 +323,10 @@
  *       size) or the given one. Rotary (angles: there): fma(x1, cos, -(x2 sin)) and fma(x2, cos, x1
  *       sin). Average pools: chain / K; the gradient adds g / K from places ascending.
  *       Losses: dlogits = scale * (p - 1 or 0); smoothed p - e / V, at the target p - (e / V + (1 -
- *       e)); soft fma(sum(t), p, -t), and s_j of t_j. A row of a loss of elements (d.) is an entry
- *       of the batch; its slopes, times the weight, are multiplied by scale: 2 d, Huber's d or
- *       +-delta, 1 / (1 + exp(-x)) - t and -x of binary cross-entropy, whose loss is 1 * (fma(-x,
- *       t, max(x, 0)) + log(1 + exp(-|x|))). Of a cap the slope comes before scale.
+ *       e)); soft fma(sum(t), p, -t), and s_j of t_j; rows of weight 0, no target add nothing. Rows
+ *       of losses of elements (d.) are entries of the batch; (slope * weight) * scale, of slopes 2
+ *       d, Huber's d or +-delta, 1 / (1 + exp(-x)) - t and -x of binary cross-entropy, whose loss
+ *       is 1 * (fma(-x, t, max(x, 0)) + log(1 + exp(-|x|))). A cap's slope comes before scale.
  *       Updates, b = fma(-(lr decay), w, w): SGD fma(-lr, g, b); momentum m = fma(mu, m, g),
  *       fma(-lr, m, b); AdamW m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)), w =
  *       fma(-(float)(lr / (1 - b1^step)), m / (sqrt(v * (float)(1 / (1 - b2^step))) + eps), b),
@@ -4984,7 +4984,8 @@ struct gckpt_store {
     gckpti_binding *bindings; /* those who need them */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
-    char **notes; /* each "KEY\0VALUE\0" in a block of its own */
+    int bound;    /* an executor was made for it */
+    char **notes; /* each "KEY\0VALUE\0" behind a size_t, in a block of its own */
     size_t note_count, note_capacity;
 };
 
@@ -5124,6 +5125,12 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 /* Bytes in memory of array i: values, as they are stored, or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+
+/* Bytes add up to what can be counted: SIZE_MAX stands for more. */
+static inline size_t gckpti_add_bytes(size_t sum, size_t more)
+{
+    return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
+}
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
@@ -5792,7 +5799,8 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 /* Where the list of the names begins that this one is or would be in. */
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, gckpti_length(name));
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uintptr_t)s); /* which files do not know */
+    hash = gckpti_fnv(hash, name, gckpti_length(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 
@@ -5937,7 +5945,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
             rank, ranks, (int)shard);
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if ((gckpti_is_made(q) && !q->external) || gckpti_state_slots(q))
+        if ((gckpti_is_made(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
             return gckpti_error(store, GCKPT_E_ARG,
                                 "ranks: \"%s\" has values or state already; say which rank this is "
                                 "before gckpt_exec_new, gckpt_store_get and loading make them",
@@ -5958,10 +5966,18 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 GCKPTI_COLD
 
 #ifndef GCKPT_NO_NOTES
+/* Of a note's block, which begins with the number of its place, while they are settled. */
+static size_t gckpti_note_place(const char *note)
+{
+    size_t place;
+    memcpy(&place, note - sizeof place, sizeof place);
+    return place;
+}
+
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
-    size_t key = strlen(note) + 1;
-    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+    size_t key = strlen(note) + 1, place = sizeof(size_t);
+    gckpti_delete(&s->memory, note - place, place + key + strlen(note + key) + 1, 1);
 }
 
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
@@ -5986,30 +6002,41 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
-    size_t n = strlen(key) + 1, m = strlen(value) + 1;
-    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    size_t n = strlen(key) + 1, m = strlen(value) + 1, place = sizeof(size_t);
+    char *note = (char *)gckpti_new(&s->memory, place + n + m, 1);
     if (!note ||
         !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, n + m, 1);
+        gckpti_delete(&s->memory, note, place + n + m, 1);
         return 0;
     }
+    note += place;
     memcpy(note, key, n);
     memcpy(note + n, value, m);
     s->notes[s->note_count++] = note;
     return 1;
 }
 
+static int gckpti_note_before(const void *first, const void *second, const void *by_key)
+{
+    const char *a = *(char *const *)first, *b = *(char *const *)second;
+    const int order = by_key ? strcmp(a, b) : 0;
+    return order ? order < 0 : gckpti_note_place(a) < gckpti_note_place(b);
+}
+
+/* By sorting them: a file may have a million. */
 GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
 {
-    size_t count = s->note_count;
-    for (size_t i = s->note_count = first; i < count; i++) {
-        size_t old = gckpti_note_find(s, s->notes[i]);
-        if (old < s->note_count)
-            gckpti_note_free(s, s->notes[old]);
-        else
-            s->note_count++;
-        s->notes[old] = s->notes[i];
-    }
+    size_t count = first < s->note_count ? s->note_count : 0, kept = 0;
+    for (size_t i = 0; i < count; i++)
+        memcpy(s->notes[i] - sizeof i, &i, sizeof i);
+    gckpti_sort(s->notes, count, sizeof *s->notes, gckpti_note_before, s);
+    for (size_t i = 0; i < count; s->notes[kept++] = s->notes[i++])
+        if (kept && !strcmp(s->notes[kept - 1], s->notes[i])) {
+            memcpy(s->notes[i] - sizeof i, s->notes[kept - 1] - sizeof i, sizeof i);
+            gckpti_note_free(s, s->notes[--kept]);
+        }
+    gckpti_sort(s->notes, kept, sizeof *s->notes, gckpti_note_before, NULL);
+    s->note_count = count ? kept : s->note_count;
 }
 
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
@@ -6038,13 +6065,13 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
         gckpti_tell_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    if (value) {
-        gckpti_notes_settle(store, count);
-    } else if (old < count) {
+    if (old < count)
         gckpti_note_free(store, store->notes[old]);
+    if (old < count && value)
+        store->notes[old] = store->notes[--store->note_count];
+    else if (old < count)
         memmove(store->notes + old, store->notes + old + 1,
                 (--store->note_count - old) * sizeof *store->notes);
-    }
     return gckpti_ok(store);
 }
 #endif
@@ -6225,8 +6252,8 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < s->count; i++)
-        bytes +=
-            gckpti_array_bytes(s, &s->params[i], 1) * (size_t)gckpti_state_slots(&s->params[i]);
+        for (int k = gckpti_state_slots(&s->params[i]); k > 0; k--)
+            bytes = gckpti_add_bytes(bytes, gckpti_array_bytes(s, &s->params[i], 1));
     return bytes;
 }
 
@@ -6235,7 +6262,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_array_bytes(store, &store->params[i], 0);
+            bytes = gckpti_add_bytes(bytes, gckpti_array_bytes(store, &store->params[i], 0));
     return bytes;
 }
 
@@ -6680,6 +6707,7 @@ struct gckpt_graph {
     int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
     int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
     int unmoved;            /* gckpt_positions is used */
+    int large;              /* its error is that something is too large: fewer rows may do */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -6882,7 +6910,8 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    if (!gckpti_shape_fits(shape))
+    g->large = !gckpti_shape_fits(shape);
+    if (g->large)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
@@ -7255,7 +7284,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
+    g->large = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
+    if (g->large)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     if (!gckpti_indices_fit(op, in, &call))
@@ -13776,13 +13806,10 @@ static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangl
     const int64_t i0 = at->i0, i1 = at->i1, j0 = at->j0, j1 = at->j1;
     const gckpti_factor *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(a->step == 1 ? a->row : a->step);
-    int b_next = (int)(b->row == 1 ? b->step : b->row);
+    /* of a single row what comes next is not read, but sgemm refuses less */
+    int a_next = (int)(a->step != 1 ? a->step : t->m == 1 ? t->k : a->row);
+    int b_next = (int)(b->row != 1 ? b->row : t->k == 1 ? t->n : b->step);
     float *c = t->c + i0 * t->c_row + j0;
-    if (a->step == 1 && a->row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;            /* sgemm refuses less */
-    if (b->row == 1 && b_next < cols)
-        b_next = cols;
     for (int64_t i = i0; t->start && !t->accumulate && i < i1; i++)
         memcpy(t->c + i * t->c_row + j0, gckpti_starts(t, i, j0), (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, a->step == 1 ? CblasNoTrans : CblasTrans,
@@ -13791,11 +13818,17 @@ static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangl
                 t->start || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_row);
 }
 
+/* What sgemm takes: rows that are as far apart as they are long, at least. */
 static int gckpti_openblas_can(const gckpti_product *t)
 {
-    return !gckpti_is_stored(&t->b) && t->m <= INT32_MAX && t->n <= INT32_MAX &&
-           t->k <= INT32_MAX && t->k > 0 && (t->a.step == 1 || t->a.row == 1) &&
-           (t->b.step == 1 || t->b.row == 1);
+    const gckpti_factor *a = &t->a, *b = &t->b;
+    const int64_t most = INT32_MAX, a_next = a->step == 1 ? a->row : a->step;
+    const int64_t b_next = b->row == 1 ? b->step : b->row;
+    int a_can = a->step == 1 ? t->m == 1 || a_next >= t->k : a->row == 1 && a_next >= t->m;
+    int b_can = b->row == 1 ? t->k == 1 || b_next >= t->n : b->step == 1 && b_next >= t->k;
+    return !gckpti_is_stored(b) && t->m <= most && t->n <= most && t->k <= most && t->k > 0 &&
+           a_next <= most && b_next <= most && a_can && b_can && t->c_row >= t->n &&
+           t->c_row <= most;
 }
 #endif
 
@@ -15838,7 +15871,8 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
- * sum. kind_bytes (or NULL) gets each, and padding is added to what it has of that. */
+ * sum, SIZE_MAX if that cannot be counted. kind_bytes (or NULL) gets each, and padding is added to
+ * what it has of that. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -16164,8 +16198,10 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
     const int rows = q->batchless && !t->batchless; /* over all of the batch */
-    if (!(t->op->needs[i] & GCKPT_SUMS) ||
-        (!rows && gckpti_elements(&q->shape) == gckpti_elements(&t->shape)))
+    const int one = /* added to each; as many elements alone are gru's bias, 3 H, of 3 steps, too */
+        gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
+        gckpti_last(&q->shape) == gckpti_last(&t->shape);
+    if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))
         return 0;
     return rows && p->looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }
@@ -17119,8 +17155,9 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-        call.work_backward > PTRDIFF_MAX / 4)
+    p->g->large = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+                  call.work_backward > PTRDIFF_MAX / 4;
+    if (p->g->large)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
@@ -17156,7 +17193,7 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
          i < p->n && !p->failed && result == GCKPT_OK && (p->offered || !p->variant.form); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-    if (p->variant.bands && !p->failed && result == GCKPT_OK)
+    if (p->variant.bands && p->desc->precision == GCKPT_FP32 && !p->failed && result == GCKPT_OK)
         gckpti_take_bands(p);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -19628,13 +19665,13 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
-            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
+            caches = gckpti_add_bytes(caches,
+                                      gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
-        int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
-        if (more > 0)
-            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
+        for (int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q); more > 0; more--)
+            state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
     }
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
@@ -19642,7 +19679,7 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         kind_bytes[GCKPT_BYTES_STATE] = state;
         kind_bytes[GCKPT_BYTES_CACHES] = caches;
     }
-    return parameters + state + caches;
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
@@ -23604,7 +23641,12 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
                               "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
-    return gckpti_model_units(p);
+    result = gckpti_model_units(p);
+    return result != GCKPT_OK || gckpti_resident(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: parameters, their state and caches have more bytes than this "
+                              "machine can address; use a smaller network, or shorter caches");
 }
 
 /* Rows of a request's largest leaf. */
@@ -24204,6 +24246,9 @@ typedef struct {
     int hunting;          /* nothing fits: what is the least? */
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
+    char mixer[64];       /* an op for which some size was no candidate; "": none */
+    int large;            /* some size has tensors or workspace too large for that, as is said: */
+    char said[GCKPTI_TEXT];
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -24261,8 +24306,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Whether a plan is no candidate: what mixes rows is planned whole. */
-static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
+/* Whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without leaves)
+ * in a micro-batch. */
+static int gckpti_cannot_split(const gckpt_plan *p)
+{
+    return p->mixer >= 0 && p->rows * p->leaves < p->batch;
+}
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
@@ -24299,6 +24348,9 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
+    if (plan && gckpti_cannot_split(plan))
+        gckpti_text_add(&mixer, "%s", gckpti_node_name(plan, plan->mixer));
     gckpt_plan_free(plan);
     if (p->failed)
         return GCKPT_E_MEMORY;
@@ -24320,7 +24372,7 @@ static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t 
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->large)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
@@ -24403,6 +24455,12 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
+    if (result == GCKPT_E_SHAPE && g->large) { /* fewer rows may do */
+        count = g->object.sticky == GCKPT_OK ? count : -1;
+        f->large = 1;
+        memcpy(f->said, f->store->object.text, sizeof f->said);
+        result = GCKPT_OK;
+    }
     gckpti_delete(&memory, costs, g->count, sizeof *costs);
     gckpt_graph_free(g);
     if (result == GCKPT_OK && count < 0)
@@ -24428,6 +24486,37 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward == 1 && d->leaves > 1)
         return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
+}
+
+/* Why no size has a plan. */
+static void gckpti_fit_failed(const gckpti_fitting *f)
+{
+    const int64_t batch = f->desc.batch;
+    if (f->least < SIZE_MAX)
+        gckpti_error(f->store, GCKPT_E_BUDGET,
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
+                     "whatever the micro-batch",
+                     f->desc.budget, batch, f->least);
+    else if (f->too_large)
+        gckpti_error(f->store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
+    else if (f->large)
+        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
+    else if (*f->mixer)
+        gckpti_error(f->store, GCKPT_E_ARG,
+                     f->desc.leaves > 1
+                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
+                           "which build does not want or do not divide the batch of %I rows: make "
+                           "it a multiple of desc.leaves"
+                         : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
+                           "batch, which build does not want",
+                     f->mixer, gckpti_largest_leaf(&f->desc, NULL), batch);
+    else
+        gckpti_error(f->store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
+                     batch);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
@@ -24467,20 +24556,8 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
         gckpti_ok(store);
         return f.best;
     }
-    if (result == GCKPT_OK && f.least < SIZE_MAX)
-        gckpti_error(store, GCKPT_E_BUDGET,
-                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
-                     "whatever the micro-batch",
-                     f.desc.budget, batch, f.least);
-    else if (result == GCKPT_OK && f.too_large)
-        gckpti_error(store, GCKPT_E_MEMORY,
-                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
-                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
-                     "network",
-                     batch);
-    else if (result == GCKPT_OK)
-        gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
-                     batch);
+    if (result == GCKPT_OK)
+        gckpti_fit_failed(&f);
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;
@@ -25105,6 +25182,11 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
  * the first one. Returns MORE, OK where the goal is reached (or at the end of the rows at hand when
  * streaming), CANCELLED or an error; with these two e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
+
+/* Calls `job`, which advances, with a team; then waits for copies that are under way. *result: what
+ * the job came to, and what this returns. */
+GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
+                                          gckpt_result *result);
 
 /* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
  * not in pieces, so the backend may repeat micro-batches. */
@@ -27301,6 +27383,11 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
+    if (GCKPTI_RUNS_TRAINING && begun && planned->trained &&
+        gckpti_state_slots(q) < e->plan->state_slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state when it was packed; make a new executor",
+                            name);
     return GCKPT_OK;
 }
 
@@ -27468,6 +27555,7 @@ static int gckpti_exec_bind(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++)
         if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
             return 0;
+    e->store->bound = 1;
     return 1;
 }
 
@@ -29098,8 +29186,8 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_pick before = exec->picks[k];
     exec->picks[k].to = to;
     exec->picks[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end) ==
-        GCKPT_OK)
+    const int64_t rows = exec->step.row_end - exec->step.first; /* of this rank */
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->picks[k] = before;
     return GCKPT_E_ARG;
@@ -29601,6 +29689,20 @@ static void gckpti_run_here(void *context)
         r->result = gckpti_advance(r->e, &c);
 }
 
+GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
+                                          gckpt_result *result)
+{
+    gckpti_with_team(&e->on.runner, e->on.team, job, context);
+    gckpti_recording_ask(e, 0);
+    /* what comes next may be another executor's, in the same arena */
+    gckpt_result joined = gckpti_join(e, INT32_MAX, *result);
+    joined = joined == *result ? GCKPT_OK : gckpti_drain(e, joined);
+    if (joined == GCKPT_OK)
+        return *result;
+    e->step.state = GCKPTI_IDLE;
+    return *result = joined;
+}
+
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_running r = { e, instructions, GCKPT_MORE };
@@ -29614,15 +29716,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         }
     }
     gckpti_recording_ask(e, instructions == INT64_MAX);
-    gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
-    gckpti_recording_ask(e, 0);
-    /* what comes next may be another executor's, in the same arena */
-    gckpt_result result = gckpti_join(e, INT32_MAX, r.result);
-    result = result == r.result ? result : gckpti_drain(e, result);
-    if (result == GCKPT_OK)
-        return r.result;
-    e->step.state = result == r.result ? e->step.state : GCKPTI_IDLE;
-    return result;
+    return gckpti_run_in_team(e, gckpti_run_here, &r, &r.result);
 }
 
 /* >>run/step */
@@ -30089,8 +30183,8 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (result != GCKPT_OK)
         return result;
     t.last = profile->seconds(profile->user);
-    gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_profile_run, &t);
-    result = t.result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : t.result;
+    result = gckpti_run_in_team(exec, gckpti_profile_run, &t, &t.result);
+    result = result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : result;
     if (result == GCKPT_OK && !hyper)
         gckpti_add_positions(exec, rows);
     profile->all += profile->seconds(profile->user) - start;
@@ -30642,7 +30736,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     for (; t.result == GCKPT_OK && t.run < GCKPTI_RUNS_MOST; t.run++) {
         if (t.run >= GCKPTI_RUNS_LEAST && t.last - start >= 0.25)
             break;
-        gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
+        gckpti_run_in_team(exec, gckpti_time_step, &t, &t.result);
     }
     exec->desc.debug = debug;
     if (t.result == GCKPT_OK && !(t.last > start))
@@ -32074,12 +32168,16 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &s->params[e->param];
-        if (e->slot >= 0)
-            continue;
-        if (!gckpti_load_adopt(l, e))
+        if (e->slot < 0 && !gckpti_load_adopt(l, e))
             l->result = gckpti_values_new(s, q, "load");
         if (l->result != GCKPT_OK)
             return 0;
+        if (gckpti_is_packed((int)q->p.storage)) { /* which has no state */
+            e->states = 0;
+            e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
+        }
+        if (e->slot >= 0)
+            continue;
         if (!gckpti_param_state(s, q, e->states))
             return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
                                  e->states);
@@ -32511,6 +32609,10 @@ static int gckpti_lock(int fd, const char *name)
 /* As fsync; that a file system (a folder) cannot do it is no error. */
 static int gckpti_sync(int fd)
 {
+#ifdef F_FULLFSYNC /* macOS, whose fsync leaves bytes in the drive's cache */
+    if (fcntl(fd, F_FULLFSYNC) != -1)
+        return 0;
+#endif
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
@@ -32561,6 +32663,8 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
+    if (fd < 0 && errno == EACCES) /* read-only, as what it was to replace */
+        fd = open(name, O_RDONLY | O_NONBLOCK);
     int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
     if (fd >= 0)
         close(fd);
@@ -32658,6 +32762,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
 #if GCKPTI_POSIX
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 #else
+#ifdef _WIN32
+    gckpti_file_try(file, _commit(_fileno(file->f)));
+#endif
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
@@ -33050,6 +33157,11 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 static int gckpti_parts_begin(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
+    if (l->count > ((size_t)1 << 28) / x->count)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "%z tensors in %z files are more than 2^28 pieces; save by fewer "
+                             "ranks",
+                             l->count, x->count);
     for (size_t k = 0; k < l->count; k++)
         for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
             const int64_t n = gckpti_piece_of(&l->entries[k], x->count, i).count;
@@ -33846,6 +33958,12 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
     if (!plan || !path)
         return GCKPT_E_ARG;
     gckpti_allocator memory = plan->memory;
+    char names[4096]; /* behind a plan in a block all may be another's */
+    if (memory.desc.memory) {
+        memset(&memory, 0, sizeof memory);
+        memory.desc.memory = strlen(path) < 900 ? names : NULL; /* longer: of the heap */
+        memory.desc.size = sizeof names;
+    }
     gckpti_content content = { NULL, &memory, gckpti_save_plan, plan, NULL, 0 };
     return gckpti_save(&content, path);
 }
@@ -34858,11 +34976,12 @@ GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
 
 /* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
  * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
- * pages, and runs long enough to be foreseen. */
+ * pages, and runs long enough to be foreseen; but all of what V(pack) transposes (columns side by
+ * side, too), of which it may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
-    const int64_t some = t->b.row == 1 ? 8 : deep;
+    const int64_t some = t->b.row == 1 && t->b.step != 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t j = 0, width; j < n; j += width) {
             const float *from = b + p * t->b.step + j * t->b.row;
