@@ -11,6 +11,7 @@
 #include "gguf_tokenizer.h"
 #include "chosen.h"
 #include "held.h"
+#include "once.h"
 #include "reader.h"
 
 static char path[64]; /* where the bytes lie */
