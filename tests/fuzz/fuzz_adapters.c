@@ -9,6 +9,7 @@
 #include "adapters.h"
 #include "chosen.h"
 #include "held.h"
+#include "once.h"
 #include "reader.h"
 
 enum { VALUES_MOST = 1 << 16 };

@@ -14,6 +14,7 @@
  *   - blocks are given back with their size, all of them. */
 #include "gradckpt.h"
 #include "chosen.h"
+#include "once.h"
 #include "safetensors.h"
 
 enum { OPTIONS = 8, KINDS = 9, ROWS = 4 };

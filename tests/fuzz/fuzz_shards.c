@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "chosen.h"
+#include "once.h"
 #include "held.h"
 #include "safetensors.h"
 

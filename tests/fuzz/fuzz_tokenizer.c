@@ -5,7 +5,7 @@
  * to text. What must hold: a refusal has an error text and leaves nothing; tokens are of the
  * vocabulary; the same text has the same tokens again; what is decoded is UTF-8; and where each byte
  * has a token and nothing changes text before, it is the text itself. One input in eight tries all ways
- * and all tokens, the others two of the ways and some of the tokens. */
+ * and all tokens, the others one of the ways, once, and some of the tokens. */
 #define _GNU_SOURCE
 #define BPE_CACHE 256 /* words remembered: 1 MB to clear for each input took a fourth of the time */
 #include "gradckpt.h"
@@ -62,8 +62,10 @@ static void try_text(bpe *b, const char *text, size_t n, unsigned ways)
         must(back != NULL && back[size] == 0 && (!b->byte_level || is_utf8(back, size)));
         if ((flags & BPE_TEMPLATE) == 0 && is_lossless(b))
             must(size == replaced && memcmp(back, valid, size) == 0);
-        must(bpe_encode(b, valid, replaced, flags, &again) == 0 && again.count == t.count);
-        must(t.count == 0 || memcmp(t.ids, again.ids, t.count * sizeof *t.ids) == 0);
+        if (ways == 255) {
+            must(bpe_encode(b, valid, replaced, flags, &again) == 0 && again.count == t.count);
+            must(t.count == 0 || memcmp(t.ids, again.ids, t.count * sizeof *t.ids) == 0);
+        }
         if (t.count > 0)
             bpe_first_bytes(b, t.ids[0], &size);
         free(back);
@@ -87,7 +89,7 @@ static void try_all(bpe *b, int failed, const char *text, size_t n, uint64_t cho
     must(b->error[0] == 0);
     const int32_t step = chosen % 8 == 0 ? 1 : 1 + (int32_t)(chosen / 8 % 61);
     try_text(b, text, n < TEXT_MOST ? n : TEXT_MOST,
-             step == 1 ? 255 : 1u << chosen / 512 % 8 | 1u << chosen / 4096 % 8);
+             chosen % 8 == 0 ? 255 : 1u << chosen / 512 % 8);
     try_text(b, "", 0, 1u << chosen / 512 % 8);
     for (int32_t i = 0; i < b->count && i < 4096; i += step) {
         free(bpe_decode(b, &i, 1, &size));
