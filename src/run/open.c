@@ -109,7 +109,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
-    if (GCKPTI_RUNS_TRAINING && begun && planned->trained &&
+    if (gckpti_has_storage(GCKPT_STORED_I8) && begun && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state when it was packed; make a new executor",
