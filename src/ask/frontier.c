@@ -162,7 +162,6 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
         if (f->points[i - 1].proven_work < f->points[i].proven_work)
             f->points[i - 1].proven_work = f->points[i].proven_work;
-    f->p.failed = f->p.failed || result == GCKPT_E_MEMORY;
     return result;
 }
 

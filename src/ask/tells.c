@@ -78,8 +78,8 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         int gathers =
             plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
-        for (uint64_t k = 0; k < (gathers ? rounds : 1) && u.work; k++)
-            *sum = gckpti_add_work(*sum, u.work); /* whatever the rows */
+        const uint64_t times = gathers ? rounds : 1; /* whatever the rows */
+        *sum = gckpti_add_work(*sum, u.work > UINT64_MAX / times ? UINT64_MAX : u.work * times);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;

@@ -341,7 +341,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->hidden = d->hidden;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
-    plan->offload_beside = desc->offload_beside;
+    plan->offload_beside = desc->offload_beside != 0;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;

@@ -336,8 +336,9 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
                                       "plan: the work of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                                    : "use fewer rows");
+                                      p->desc->costs || p->offloads || p->g->rows < 2
+                                          ? "give costs in a larger unit (desc.costs, link_work)"
+                                          : "use fewer rows, or desc.costs in a larger unit");
 }
 
 /* All units; what losses and fetches ask of them; the order of their backwards. */

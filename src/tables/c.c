@@ -392,7 +392,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 gckpt_plan_bytes(plan), name);
+                 plan->offloaded > gckpt_plan_bytes(plan) ? plan->offloaded
+                                                          : gckpt_plan_bytes(plan),
+                 name);
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &k,

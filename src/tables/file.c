@@ -408,8 +408,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
     gckpti_scratch_free(&r.scratch);
-    if (!plan &&
-        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY)) {
+    if (!plan && (r.p.failed || graph->object.last == GCKPT_OK)) {
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
         gckpti_tell_block(graph, "plan", &a, 0);
     }

@@ -411,6 +411,15 @@ static void test_costs(void)
     /* each rank has 2 leaves of 3 rows, in micro-batches of 2: 6 rows in 4 rounds */
     CHECK(gckpt_plan_step_work(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
+    for (int bits = 36; bits <= 60; bits += 4) { /* however many rounds there are, none is gone through */
+        d.batch = INT64_C(1) << bits;
+        q = plan(&d);
+        const double rounds = (double)d.batch / 4, want = rounds * ((double)body + (double)gathered);
+        const double got = (double)gckpt_plan_step_work(q);
+        CHECK_MSG(want > 9e18 ? gckpt_plan_step_work(q) == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
+                  "2^%d rows: %g of %g", bits, got, want);
+        gckpt_plan_free(q);
+    }
     gckpt_plan_free(p);
     close_model();
 }

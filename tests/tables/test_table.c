@@ -231,6 +231,30 @@ static void round_trips(void)
     }
 }
 
+/* What a desc may say is read again: any number of rows, whatever counts as true. */
+static void any_desc(void)
+{
+    static const int64_t batches[] = { INT64_MAX, INT64_MAX - 1, INT64_C(1) << 60, INT64_C(1) << 28 };
+    for (size_t i = 0; i < 6; i++) {
+        net n = net_new(PLAIN_NET, NULL);
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+        d.batch = i < 4 ? batches[i] : ROWS;
+        d.offload_bytes = i < 4 ? 0 : 1 << 16;
+        d.offload_work = 1 << 20;
+        d.offload_beside = i < 4 ? 0 : i == 4 ? 2 : -1;
+        file f = { 0 };
+        gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
+        CHECK_MSG(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(n.g));
+        gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, NULL);
+        CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%d: %s", (int)i, gckpt_error_text(n.g));
+        CHECK(q && q->offload_beside == (i >= 4) && gckpt_plan_batch(q) == d.batch);
+        gckpt_plan_free(p);
+        gckpt_plan_free(q);
+        net_free(&n);
+        free(f.bytes);
+    }
+}
+
 #ifndef GCKPT_NO_STDIO
 static void paths(void)
 {
@@ -621,6 +645,13 @@ static void beyond(void)
         CHECK(gckpt_plan_write(&copy, file_write, &f) == (i == 4 ? GCKPT_OK : GCKPT_E_ARG));
     }
     CHECK(gckpt_plan_write(p, NULL, NULL) == GCKPT_E_ARG);
+    for (int i = 0; i < 2; i++) { /* places in slower memory are numbers of the machine's size, too */
+        gckpt_plan copy = *p;
+        char want[60];
+        copy.offloaded = i ? SIZE_MAX / 3 : 64;
+        snprintf(want, sizeof want, "#if SIZE_MAX / 16 < %lu\n", (unsigned long)(i ? copy.offloaded : gckpt_plan_bytes(p)));
+        CHECK_MSG(says(&copy, want), "%s", want);
+    }
     gckpt_plan_free(p);
     net_free(&n);
     /* names of more bytes than a word counts; of an input: one that is taken, without letters, with others */
@@ -675,6 +706,7 @@ int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : check_tries(2000);
     round_trips();
+    any_desc();
 #ifndef GCKPT_NO_STDIO
     paths();
     beside();

@@ -364,6 +364,37 @@ static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int co
     return GCKPT_OK;
 }
 
+/* A file whose schedule repeats nothing any more: more bytes than can be addressed is what is said of it. */
+static void unrolled(gckpt_graph *g, const gckpt_plan *p)
+{
+    enum { NUMBERS = 22 };
+    file f, from;
+    memset(&f, 0, sizeof f);
+    memset(&from, 0, sizeof from);
+    CHECK(p && gckpt_plan_write(p, file_write, &from) == GCKPT_OK);
+    const size_t list = 8 * (4 + 3 * (size_t)gckpt_graph_size(g) + NUMBERS + 5 + 1);
+    unsigned char seen[3 * DEEP + 8] = { 0 };
+    int length = 0;
+    file_write(&f, from.bytes, list + 8);
+    for (int i = 0; i < gckpt_plan_length(p); i++) {
+        const unsigned char *word = from.bytes + list + 8 * (size_t)(i + 1);
+        const int id = (word[0] | word[1] << 8) / 8;
+        if (word[0] % 8 == GCKPT_FORWARD && seen[id]++)
+            continue;
+        file_write(&f, word, 8);
+        length++;
+    }
+    CHECK(length < gckpt_plan_length(p) && from.bytes[list] == (gckpt_plan_length(p) & 255));
+    f.bytes[list] = (unsigned char)length;
+    f.bytes[list + 1] = (unsigned char)(length >> 8);
+    const size_t behind = list + 8 * (size_t)(gckpt_plan_length(p) + 1);
+    file_write(&f, from.bytes + behind, from.size - behind);
+    CHECK(!gckpt_plan_read(g, file_read, &f, NULL) && gckpt_error(g) == GCKPT_E_MEMORY);
+    CHECK(has(gckpt_error_text(g), "plan: the step arena would need "));
+    free(from.bytes);
+    free(f.bytes);
+}
+
 static void beyond(void)
 {
     const int wide = sizeof(size_t) > 4; /* store-all is 1.5 times what can be addressed */
@@ -372,8 +403,17 @@ static void beyond(void)
     huge h = huge_new(wide ? (int64_t)1 << 50 : 1 << 20);
     memset(&desc, 0, sizeof desc);
     gckpt_plan *p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* the model's costs */
-    CHECK(!wide || (!p && gckpt_error(h.g) == GCKPT_E_ARG && has(gckpt_error_text(h.g), "rows")));
+    CHECK(!wide || (!p && gckpt_error(h.g) == GCKPT_E_ARG && /* of its one row there are no fewer */
+                    has(gckpt_error_text(h.g), "give costs in a larger unit") && !strstr(gckpt_error_text(h.g), "rows")));
     gckpt_plan_free(p);
+    huge_free(&h);
+    h = huge_new(16);
+    gckpt_graph *rows = gckpt_graph_new(h.s, NULL);
+    h.term.loss = huge_net(rows, 2, wide ? (int64_t)1 << 50 : 1 << 20);
+    p = gckpt_plan_new(rows, &h.term, 1, &desc);
+    CHECK(!wide || (!p && has(gckpt_error_text(rows), "use fewer rows, or desc.costs in a larger unit")));
+    gckpt_plan_free(p);
+    gckpt_graph_free(rows);
     huge_free(&h);
 
     h = huge_new(16);
@@ -399,6 +439,7 @@ static void beyond(void)
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
     CHECK_MSG(p && gckpt_plan_arena(p) <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
+    unrolled(h.g, p);
     gckpt_plan_free(p);
     huge_free(&h);
     h = huge_new(4 * columns); /* now all are */

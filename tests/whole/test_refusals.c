@@ -2323,6 +2323,9 @@ static void plans_refused(void)
     desc.budget = (size_t)1 << 40;
     CHECK(!gckpt_plan_new(g, terms, 1, &desc));
     SAID(g, GCKPT_E_MEMORY, "are too many to search below");
+    desc.budget = 0;
+    CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
+    SAID(g, GCKPT_E_MEMORY, "are too many to search below");
 
     begin(); /* a view that cuts rows apart is the one that mixes them */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
