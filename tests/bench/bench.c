@@ -224,7 +224,9 @@ typedef enum {
 typedef enum { FORWARD, BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, STEP } kernel_pass;
 static const char *const passes[] = { "forward", "backward", "backward, data", "backward, weights",
                                       "update" };
-enum { VOCABULARY = 50257 };
+/* Of a linear layer rows are those of 4 entries, as a model's are: in bf16, the gradient of a weight
+ * is chains where an entry has less than 32. */
+enum { VOCABULARY = 50257, ENTRIES = 4 };
 
 static const struct {
     const char *name;
@@ -336,6 +338,8 @@ static int build_kernel(bed *f, const kernel *k)
         shape = gckpt_shape2(k->a * k->b * k->b, columns);
     else if (k->op == OP_ADAMW)
         shape = gckpt_shape2(1, k->a);
+    else if (k->op == OP_LINEAR || k->op == OP_HEAD)
+        shape = gckpt_shape3(ENTRIES, k->a / ENTRIES, columns);
     if (k->op != OP_EMBED)
         x = feed(f, 0, GCKPT_F32, shape, 0);
     gckpt_tensor *in = x;
@@ -437,7 +441,10 @@ static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const ke
     const gckpt_hyper adamw = { .lr = 1e-4f };
     w->start = w->seconds = 0;
     samples.peak[samples.n] = peak_sample(kernel_peak(k), (int)o.threads);
-    int64_t rows = k->op == OP_ADAMW ? 1 : k->op == OP_ITS_PRODUCT ? k->a * k->b * k->b : k->a;
+    int64_t rows = k->op == OP_ADAMW                        ? 1
+                   : k->op == OP_ITS_PRODUCT                ? k->a * k->b * k->b
+                   : k->op == OP_LINEAR || k->op == OP_HEAD ? ENTRIES
+                                                            : k->a;
     gckpt_result r = gckpt_step(e, f->feeds, feeds, rows, &adamw, NULL);
     if (w->seconds == 0 || k->pass == STEP)
         w->seconds = now() - w->start;
