@@ -43,13 +43,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2095
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4722
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4723
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3286
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1742
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5310
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -59,7 +59,7 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2573
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            998
+ *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3705
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -15341,7 +15341,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(uint64_t, work, 0) X(uint64_t, least_work, UINT64_MAX) X(uint64_t, proven_work, UINT64_MAX)  \
     X(uint64_t, hidden, 0) /* work of copies beside what is computed */                            \
     X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
-    X(int64_t, batch, GCKPTI_ADDRESSABLE - 1) X(int64_t, rows, 0)                                  \
+    X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
     X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
@@ -15353,7 +15353,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
     X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
     X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
-    X(size_t, offloaded, GCKPTI_ADDRESSABLE) /* bytes of slower memory */                          \
+    X(size_t, offloaded, PTRDIFF_MAX / 2) /* bytes of slower memory */                             \
     X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
     X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
@@ -17338,8 +17338,9 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     return sum <= most ? GCKPT_OK
                        : gckpti_error(p->g, GCKPT_E_ARG,
                                       "plan: the work of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                                    : "use fewer rows");
+                                      p->desc->costs || p->offloads || p->g->rows < 2
+                                          ? "give costs in a larger unit (desc.costs, link_work)"
+                                          : "use fewer rows, or desc.costs in a larger unit");
 }
 
 /* All units; what losses and fetches ask of them; the order of their backwards. */
@@ -19751,7 +19752,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->hidden = d->hidden;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
-    plan->offload_beside = desc->offload_beside;
+    plan->offload_beside = desc->offload_beside != 0;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;
@@ -23282,8 +23283,8 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         int gathers =
             plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
-        for (uint64_t k = 0; k < (gathers ? rounds : 1) && u.work; k++)
-            *sum = gckpti_add_work(*sum, u.work); /* whatever the rows */
+        const uint64_t times = gathers ? rounds : 1; /* whatever the rows */
+        *sum = gckpti_add_work(*sum, u.work > UINT64_MAX / times ? UINT64_MAX : u.work * times);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -24125,7 +24126,6 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
         if (f->points[i - 1].proven_work < f->points[i].proven_work)
             f->points[i - 1].proven_work = f->points[i].proven_work;
-    f->p.failed = f->p.failed || result == GCKPT_E_MEMORY;
     return result;
 }
 
@@ -27383,7 +27383,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
-    if (GCKPTI_RUNS_TRAINING && begun && planned->trained &&
+    if (gckpti_has_storage(GCKPT_STORED_I8) && begun && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state when it was packed; make a new executor",
@@ -33937,8 +33937,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
     gckpti_scratch_free(&r.scratch);
-    if (!plan &&
-        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY)) {
+    if (!plan && (r.p.failed || graph->object.last == GCKPT_OK)) {
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
         gckpti_tell_block(graph, "plan", &a, 0);
     }
@@ -34375,7 +34374,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 gckpt_plan_bytes(plan), name);
+                 plan->offloaded > gckpt_plan_bytes(plan) ? plan->offloaded
+                                                          : gckpt_plan_bytes(plan),
+                 name);
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &k,
