@@ -1517,7 +1517,7 @@ static inline int pc_start(pc_walk *w)
 {
     const plan_facts *f = w->f;
     int x = 0;
-    int64_t leaf = f->leaves > 0 ? (f->batch + f->leaves - 1) / f->leaves : f->batch;
+    int64_t leaf = f->leaves > 0 ? f->batch / f->leaves + (f->batch % f->leaves != 0) : f->batch;
     w->flight = w->before = -1;
     w->looped = f->mode != GCKPT_INFERENCE && (f->leaves > f->ranks || leaf > f->rows);
     for (int i = 0; i < f->count; i++)
