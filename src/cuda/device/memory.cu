@@ -164,14 +164,13 @@ void join_but(void *context, int later)
 void join(void *context) { join_but(context, 0); }
 
 /* ---- what goes from rank to rank ---- */
-/* Until beside(0) no other thread's calls go to this device: they would go into that queue. */
 void *beside(void *context, int on)
 {
     Hold d(context);
     if (on)
-        side_begin(d, &d->ranks), d->lock.lock();
+        side_begin(d, &d->ranks);
     else
-        side_end(d, &d->ranks), d->lock.unlock();
+        side_end(d, &d->ranks);
     d->stream = on ? d->ranks.stream : d->main;
     return d->ranks.stream;
 }
