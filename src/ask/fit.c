@@ -83,7 +83,7 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
  * in a micro-batch. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->mixer >= 0 && p->rows * p->leaves < p->batch;
+    return p->looped && p->mixer >= 0 && p->rows * p->leaves < p->batch;
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
