@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1369
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1371
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -2379,7 +2379,9 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
+#ifndef GCKPTI_ROOMS /* kernels/all.c includes it: it takes as long as all that others include */
 #include <immintrin.h>
+#endif
 #else
 #define GCKPTI_X86 0
 #endif

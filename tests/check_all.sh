@@ -91,7 +91,9 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
-# rooms NAME compiler options...: $B/rooms-NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first
+# rooms NAME compiler options...: $B/rooms-NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first.
+# Where level=-O1 -O2 is for those that compute.
+level=-O2
 rooms()
 {
     at=$B/rooms-$1
@@ -103,7 +105,7 @@ rooms()
         ! have flock || flock 9
         depends=
         [ "$compiler" != tcc ] || depends=DEPENDS= # which it cannot tell
-        MAKEFLAGS= make -s -j"$JOBS" AT="$at" CC="$compiler" CFLAGS="$*" $depends LEVEL=-O2 WARNINGS=-w OPENMP= "$rooms"
+        MAKEFLAGS= make -s -j"$JOBS" AT="$at" CC="$compiler" CFLAGS="$*" $depends LEVEL=$level WARNINGS=-w OPENMP= "$rooms"
     ) 9> "$at.lock" || return 1
     case $* in *--target=wasm*) rooms=$(echo "$at"/src/*/*.o) ;; esac # ar makes no index of these
 }
@@ -265,6 +267,7 @@ run_check()
         shift 2
         need "$compiler"
         can "$compiler" "$@" || skip "$compiler $* does not build here"
+        level=-O1
         rooms "$name-rooms" "$compiler" -std=gnu99 "$@" &&
             "$compiler" -std=gnu99 "$@" -I. -Isrc -Itests tests/cpu/test_kernels.c "$rooms" -lm -lpthread -o "$B/$name" ||
             return 1
@@ -333,6 +336,7 @@ run_check()
         *) tests=$(test_of save) ;;
         esac
         some="bf16:quick kernels:1"
+        level=-O1
         tests_with "$@" -O2 || return 1
         linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1" plans | cmp - "$B/$1-plans.txt" || return 1
@@ -370,7 +374,8 @@ run_check()
             run=$(command -v wine64 || echo /usr/lib/wine/wine64)
             export WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX="$PWD/$B/wine" ;;
         port-wasm)
-            set -- clang --target=wasm32-wasi -std=gnu99 -O1
+            set -- clang --target=wasm32-wasi -std=gnu99 -O1 -D_WASI_EMULATED_PROCESS_CLOCKS
+            set -- "$@" -lwasi-emulated-process-clocks -Wno-unused-command-line-argument # clock()
             # by fast calls of its WASI node 20 now and then broke its own heap, behind test_files
             run="node --no-warnings --no-turbo-fast-api-calls tests/wasi.mjs" ;;
         esac

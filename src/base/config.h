@@ -129,7 +129,9 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
+#ifndef GCKPTI_ROOMS /* kernels/all.c includes it: it takes as long as all that others include */
 #include <immintrin.h>
+#endif
 #else
 #define GCKPTI_X86 0
 #endif

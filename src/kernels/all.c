@@ -14,6 +14,9 @@
 #endif
 #endif
 #ifdef GCKPTI_HAS_ISA
+#if GCKPTI_X86
+#include <immintrin.h>
+#endif
 #define GCKPTI_VECTORS
 #include "num/num.h"
 #include "kernels/vectors.c"
