@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1371
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1370
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -2365,9 +2365,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
- * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
- * (4: of floats) or integers (0). */
+ * the vector kernels exist here. X86: those for AVX2 too (gcc's bug 54412 on Windows). AVX512: and
+ * those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU (4: of floats), integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -2379,7 +2378,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
-#ifndef GCKPTI_ROOMS /* kernels/all.c includes it: it takes as long as all that others include */
+#ifndef GCKPTI_ROOMS /* kernels/all.c has it: reading it takes long */
 #include <immintrin.h>
 #endif
 #else
