@@ -6,7 +6,8 @@
 # reached, or where what has a reason is run. The aim is 100 and 98. What is taken without reasons is printed, too.
 # Kernels of AVX-512 and AMX run by tests/cpu/avx512.h, whatever the processor has beyond AVX2.
 # Reasons that begin with "this processor" are those of some: another one may do without.
-# Takes some 35 minutes on two cores; with TRIES= in the environment, as many tries as make test has, less. Checks for symbols fail in such a build ("no heap"); other failures are real.
+# Takes some 35 minutes on two cores; with TRIES= in the environment (as many tries as make test has), less. Checks for
+# symbols fail in such a build ("no heap"); other failures are real.
 #
 #     sh tests/coverage.sh               all of it
 #     sh tests/coverage.sh NAME...       only these programs (test_core), added to what ran before
