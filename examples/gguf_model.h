@@ -872,7 +872,17 @@ static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_str
     return g->error[0] == 0 ? 0 : -1;
 }
 
-/* Values of all parameters, which are declared, from the tensors of a file. */
+/* Makes the parameters; not thousands of layers that a small file claims to have. */
+static inline int gguf_declare(model_loading *l, gckpt_store *store, gguf *g)
+{
+    const int64_t layers = l->model->config.layers;
+    if ((uint64_t)layers > g->tensor_count)
+        return gguf_fail(g, "%lld layers by its keys, of %llu tensors in all: they are not there",
+                         (long long)layers, (unsigned long long)g->tensor_count);
+    return model_declare(l->model, store) == 0 ? 0 : gguf_fail(g, "%s", l->model->error);
+}
+
+/* Makes all parameters, of the values that tensors of a file have. */
 static inline int gguf_load(model_loading *l, gckpt_store *store, const char *path,
                             const model_source *source)
 {
@@ -887,7 +897,8 @@ static inline int gguf_load(model_loading *l, gckpt_store *store, const char *pa
     desc.user = l;
     desc.values_only = desc.partial = 1;
     s.g = &r.g;
-    if (gguf_begin(&r, path) == 0 && gguf_plan_parts(l, store, &s, r.a, source) == 0 &&
+    if (gguf_begin(&r, path) == 0 && gguf_declare(l, store, &r.g) == 0 &&
+        gguf_plan_parts(l, store, &s, r.a, source) == 0 &&
         gguf_stream_head(&s, r.a, &l->model->config, &size) == 0 && gguf_stream_rows(&s) == 0) {
         const gckpt_result result =
             gckpt_store_read_as(store, gguf_stream_read, &s, (size_t)size, &desc);

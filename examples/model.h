@@ -830,12 +830,12 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
     model_loading l = { m, store, map, 0, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed = (!keys && model_check_bytes(&l, dir) != 0) ||
-                 model_declare_some(m, store, map ? 1 : 2) != 0 ||
-                 (!keys && source->storage != GCKPT_STORED_F32 &&
-                  model_pack_others(m, store, source->storage, source->floats) != 0);
-    failed = failed || (keys ? gguf_load(&l, store, dir, source)
-                             : model_each_file(&l, dir, model_load_file)) != 0;
+    int failed = keys ? gguf_load(&l, store, dir, source)
+                      : model_check_bytes(&l, dir) != 0 ||
+                            model_declare_some(m, store, map ? 1 : 2) != 0 ||
+                            (source->storage != GCKPT_STORED_F32 &&
+                             model_pack_others(m, store, source->storage, source->floats) != 0) ||
+                            model_each_file(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get(&m->config, i);
         if (!l.found[i])

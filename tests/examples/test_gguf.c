@@ -865,6 +865,7 @@ static void test_other_models(void)
         { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1" },
         { "llama.block_count", 4, 4, 1, "tensor blk.1" },
         { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2." },
+        { "llama.block_count", 4, 4, 9999, "9999 layers by its keys, of 21 tensors in all" },
         { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most" },
         { "llama.embedding_length", 4, 4, 64, "by the keys (" },
         { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3" },
