@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1370
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1272
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1271
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1754
@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2095
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2093
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4723
@@ -4117,7 +4117,6 @@ GCKPTI_ALWAYS FLOATS V(set1)(float x)
 GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
 GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
 GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
 GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);
@@ -4955,7 +4954,7 @@ typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_factor a, b; /* fast where one stride of each is 1 */
     const float *start;
-    int64_t start_row; /* all rows but 0 and c_row but n: of the fast kernels in f32 only */
+    int64_t start_row; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two */
@@ -13841,8 +13840,6 @@ static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *
     t.a.f32 += at->matrix * t.a.next, t.c += c_next;
     if (!gckpti_is_stored(&t.b))
         t.b.f32 += at->matrix * t.b.next;
-    if (t.start && t.start_row)
-        t.start += c_next;
 #ifdef GCKPT_OPENBLAS
     if (gckpti_openblas_can(&t)) {
         gckpti_openblas_piece(&t, at);

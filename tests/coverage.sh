@@ -117,6 +117,7 @@ builds()
 {
     with soft -DGCKPT_FORCE_SOFT_FMA tests/whole/test_hash.c
     with plain -mfma tests/cpu/test_kernels.c 10
+    with plain -mfma tests/cpu/test_bf16.c quick
     with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
     left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS PICKS CACHES DEBUG BANDS PACK BF16)
     with fewer "$left" '-include plan/plan.h tests/compile/parts.c'

@@ -44,8 +44,6 @@ static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *
     t.a.f32 += at->matrix * t.a.next, t.c += c_next;
     if (!gckpti_is_stored(&t.b))
         t.b.f32 += at->matrix * t.b.next;
-    if (t.start && t.start_row)
-        t.start += c_next;
 #ifdef GCKPT_OPENBLAS
     if (gckpti_openblas_can(&t)) {
         gckpti_openblas_piece(&t, at);

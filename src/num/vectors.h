@@ -245,7 +245,6 @@ GCKPTI_ALWAYS FLOATS V(set1)(float x)
 GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
 GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
 GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
 GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);

@@ -63,7 +63,7 @@ typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_factor a, b; /* fast where one stride of each is 1 */
     const float *start;
-    int64_t start_row; /* all rows but 0 and c_row but n: of the fast kernels in f32 only */
+    int64_t start_row; /* but 0: of one matrix; and c_row but n: the fast kernels' in f32 only */
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two */

@@ -744,7 +744,7 @@ static void test_products(void)
             whole[j] = room_of[j] + 64 - (i / 2 % 2 ? (uintptr_t)room_of[j] % 64 : 0);
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
-        gckpt_call call = { .threads = 1 };
+        gckpt_call call = { .threads = 1 + i / 3 % 2 * 2 }; /* 3: in more pieces, one after the other */
         gckpti_product t = { .batch = batch,
                              .m = m,
                              .n = n,
