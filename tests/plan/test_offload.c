@@ -785,6 +785,7 @@ static void failures(void)
         memory.limit = own ? 0 : memory.limit;
         dev.fail_host = own;
         CHECK(!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_MEMORY);
+        CHECK(!own || strstr(gckpt_error_text(net.s), "exec: device has no host memory for "));
         dev.fail_host = 0;
         CHECK(memory.blocks == 0 && dev.host == 0);
         dev.lazy.join = NULL;
