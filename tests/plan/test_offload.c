@@ -813,26 +813,32 @@ static void failures(void)
         CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
     CHECK(gckpt_store_hash(net.s) == after);
     rig_free(e, p, net.g, net.s);
-    /* slower memory that forgets is found out */
-    p = gpt(2, &gpt_desc);
-    d.debug = GCKPT_DEBUG_RECOMPUTE;
-    e = gckpt_exec_new(p, net.s, &d);
-    far_open(gckpt_plan_offloaded(p));
-    int told[2] = { 0, 0 }; /* about values; about aux */
-    for (size_t at = 0; at < far.size; at += far.size / 60 + 1) {
-        CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
-        while (gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
-            gckpt_run_some(e, 1, NULL);
-        far.bytes[CANARY + at] ^= 1;
-        gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
-        CHECK(result == GCKPT_OK || result == GCKPT_E_DATA);
-        if (result == GCKPT_OK) /* nothing was there, or it was back already */
-            continue;
-        CHECK(strstr(gckpt_error_text(e), "slower memory"));
-        told[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
+    for (int k = 0; k < 2; k++) { /* slower memory that forgets is found out, floats and bf16 */
+        gckpt_plan_desc pd = gpt_desc;
+        pd.precision = k ? GCKPT_BF16 : GCKPT_FP32;
+        p = gpt(2, &pd);
+        d.debug = GCKPT_DEBUG_RECOMPUTE;
+        e = gckpt_exec_new(p, net.s, &d);
+        CHECK_MSG(e && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(net.g));
+        fill(NULL, 0, feeds);
+        far_open(gckpt_plan_offloaded(p));
+        CHECK_MSG(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        int told[2] = { 0, 0 }; /* about values; about aux */
+        for (size_t at = 0; at < far.size; at += far.size / 60 + 1) {
+            CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
+            while (gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
+                gckpt_run_some(e, 1, NULL);
+            far.bytes[CANARY + at] ^= 1;
+            gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
+            CHECK(result == GCKPT_OK || result == GCKPT_E_DATA);
+            if (result == GCKPT_OK) /* nothing was there, or it was back already */
+                continue;
+            CHECK(strstr(gckpt_error_text(e), "slower memory"));
+            told[strstr(gckpt_error_text(e), "recompute: aux of") != NULL]++;
+        }
+        CHECK_MSG(told[0] > 20 && (k || told[1] > 2), "%d: %d values, %d aux", k, told[0], told[1]);
+        rig_free(e, p, net.g, net.s);
     }
-    CHECK_MSG(told[0] > 20 && told[1] > 2, "%d values, %d aux", told[0], told[1]);
-    rig_free(e, p, net.g, net.s);
     /* memory for it */
     for (int own = 0; own < 2; own++) {
         gckpt_plan_desc pd = gpt_desc;
