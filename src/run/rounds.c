@@ -198,8 +198,6 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (!e->crew)
         return gckpti_next_rows(e);
     gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
     e->step.again = 1;
     g->round++;

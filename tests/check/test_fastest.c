@@ -371,6 +371,42 @@ static void test_errors(void)
     rig_free(NULL, p, NULL, s);
 }
 
+/* A clock that spoils an index when it is read for the spoil_at-th time; and steps seem to take longer and longer. */
+static int reads, spoil_at;
+static double spoiling(void *user)
+{
+    (void)user;
+    tokens[7] = ++reads >= spoil_at ? V : 0;
+    return ticks += 1 + 0.01 * reads;
+}
+
+/* A trial that fails when others have run: that is said, and the store is as it was. */
+static void test_late_failure(void)
+{
+    model m = plain();
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_plan *p = gckpt_fit(s, build, &m, B, NULL, NULL);
+    train(s, p, &m);
+    gckpt_plan_free(p);
+    const uint64_t before = everything(s);
+    int late = 0;
+    for (spoil_at = 1, p = NULL; !p && spoil_at < 100; spoil_at += 3) {
+        gckpt_timed t = timing(&m, 30);
+        t.seconds = spoiling;
+        ticks = reads = 0;
+        p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
+        if (!p)
+            CHECK_MSG(gckpt_error(s) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "fit_timed: ") &&
+                          strstr(gckpt_error_text(s), "takes 0 to 10"),
+                      "read %d: %s", spoil_at, gckpt_error_text(s));
+        CHECK_MSG(everything(s) == before, "read %d", spoil_at);
+        late += !p && t.trials[0].runs > 0;
+    }
+    CHECK_MSG(p && late > 2, "%d late, %d reads", late, reads);
+    tokens[7] = 0;
+    rig_free(NULL, p, NULL, s);
+}
+
 /* The n-th allocation fails: a plan, or E_MEMORY and the store as it was; nothing leaks. */
 static void test_allocations(void)
 {
@@ -416,6 +452,7 @@ int main(void)
     test_choice();
     test_arena();
     test_errors();
+    test_late_failure();
     test_allocations();
     return check_report("test_fastest");
 }

@@ -1963,6 +1963,43 @@ static void test_ops_of_users(void)
     }
 }
 
+/* Where integers choose, each portion has its own of them: the bits of floats that choose alike (rows repeat none). */
+static void test_integers(void)
+{
+    enum { ROWS = 4, N = 1000 };
+    static int32_t integers[ROWS * N];
+    static float floats[ROWS * N], x[ROWS * 3];
+    for (int i = 0; i < ROWS * N; i++) {
+        integers[i] = i * i % 7 < 3 ? INT32_MIN : 0;
+        floats[i] = integers[i] != 0;
+    }
+    for (int i = 0; i < ROWS * 3; i++)
+        x[i] = (float)(i % 5 - 2) / 3;
+    uint64_t want = 0;
+    for (int way = 0; way < 8; way++) { /* integers; plain; micro-batches */
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const int64_t rows = way / 4 ? ROWS / 2 : ROWS;
+        gckpt_tensor *by = gckpt_input(g, "by", way % 2 ? GCKPT_I32 : GCKPT_F32, gckpt_shape2(rows, N));
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 3));
+        gckpt_tensor *y = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(3, N), (gckpt_init){ 1, 0, 0 }), NULL);
+        y = gckpt_where(by, gckpt_tanh(y), gckpt_scale(y, 2));
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
+        gckpt_plan_desc d = { .precision = GCKPT_BF16, .batch = ROWS, .plain = way / 2 % 2 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_feed feeds[2] = { { gckpt_id(by), floats }, { gckpt_id(in), x } };
+        if (way % 2)
+            feeds[0].data = integers;
+        const gckpt_hyper hyper = { .lr = 0.01f };
+        CHECK_MSG(e && gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g),
+                  gckpt_error_text(e));
+        want = way ? want : gckpt_store_hash(s);
+        CHECK_MSG(gckpt_store_hash(s) == want, "integers choose, way %d: other bits", way);
+        rig_free(e, p, g, s);
+    }
+}
+
 /* A backward has f32 copies of what it reads and writes, and of nothing else. */
 static void test_copies(void)
 {
@@ -2042,6 +2079,7 @@ int main(int argc, char **argv)
                   { "sums", test_sums, 0 },
                   { "parameters", test_of_parameters, 0 },
                   { "ops of users", test_ops_of_users, 0 },
+                  { "integers", test_integers, 0 },
                   { "copies", test_copies, 0 } };
     const char *only = argc > 1 ? argv[1] : "";
     is_quick = !strcmp(only, "quick"), is_wide = !strcmp(only, "wide");

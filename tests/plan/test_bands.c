@@ -231,6 +231,44 @@ static int runs_of(const gckpt_plan *p)
     return runs;
 }
 
+/* An op of a run chooses by integers, rows of the batch and the same for all: those of each band, the same bits. */
+static void test_integers(void)
+{
+    static int32_t chosen[2 * 32 * 32 * 4], same[32 * 4];
+    uint64_t want = 0;
+    for (int i = 0; i < 2 * 32 * 32 * 4; i++) {
+        chosen[i] = i % 7 < 3 ? INT32_MIN : 0; /* as a float it were 0, too */
+        same[i % (32 * 4)] = i % 3 ? INT32_MIN : 0;
+    }
+    for (int bands = 0; bands < 2; bands++) {
+        net n = { .s = gckpt_store_new(NULL) };
+        n.g = gckpt_graph_new(n.s, NULL);
+        n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 32, 32, 4));
+        n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape4(1, 32, 32, 4));
+        gckpt_tensor *by = gckpt_constant(n.g, "by", GCKPT_I32, gckpt_shape2(32, 4), same);
+        gckpt_tensor *h = gckpt_conv2d(n.x, weight(&n, gckpt_shape4(3, 3, 4, 4), 1), NULL,
+                                       &(gckpt_window){ .padding = { 1, 1 } });
+        h = gckpt_where(n.y, gckpt_relu(h), gckpt_scale(n.x, 3));
+        n.top = gckpt_where(by, gckpt_tanh(h), h);
+        h = gckpt_linear(n.top, weight(&n, gckpt_shape2(4, 3), 0), NULL);
+        n.term = (gckpt_term){ gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 2, .plain = 1, .alignment = 4 };
+        gckpt_plan *p = plan_of(&n, &d, bands);
+        gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
+        const gckpt_feed feeds[2] = { { gckpt_id(n.x), images }, { gckpt_id(n.y), chosen } };
+        const gckpt_hyper hyper = { .lr = 0.05f };
+        int integers = 0;
+        for (size_t i = 0; p && i < p->node_count; i++)
+            for (int k = 0; k < p->nodes[i].inputs && !strcmp(gckpt_plan_op(p, (int)i), "bands"); k++)
+                integers += p->nodes[i].in[k] == gckpt_id(n.y);
+        CHECK_MSG(e && integers == bands, "%s, %d of a run", gckpt_error_text(n.g), integers);
+        CHECK_MSG(gckpt_step(e, feeds, 2, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        want = bands ? want : gckpt_store_hash(n.s);
+        CHECK(gckpt_store_hash(n.s) == want);
+        rig_free(e, p, n.g, n.s);
+    }
+}
+
 static double tick(void *now) { return *(double *)now += 1e-3; }
 
 /* A run took one tick: its ops have their parts of it, in proportion. */
@@ -410,6 +448,7 @@ int main(int argc, char **argv)
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
     test_chosen();
+    test_integers();
     test_precision();
     test_stretches();
     test_memory();

@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 #include "plan/own.h"
 #include "ask/own.h"
+#include "run/run.h"
 
 #include "rig.h"
 
@@ -387,6 +388,49 @@ static void test_costs(void)
     }
 }
 
+/* A clock by which everything takes a millisecond, but 3 what the executor runs backward. */
+typedef struct {
+    double now;
+    const gckpt_exec *e;
+} stopwatch;
+static double tick(void *user)
+{
+    stopwatch *w = (stopwatch *)user;
+    const gckpti_ins *ins = w->e->step.pc ? &w->e->plan->list[w->e->step.pc - 1] : NULL;
+    return w->now += ins && ins->kind == GCKPT_BACKWARD ? 3e-3 : 1e-3;
+}
+
+/* Measured ones are of the graph as built, too: a form's two are parted and scaled, and a loss that runs as it was built
+ * has what it took. */
+static void test_calibrated(void)
+{
+    static int32_t classes[80];
+    for (int kind = 0; kind < KINDS; kind++) {
+        size z = { kind, 40, 2, 4, 2000, 0 };
+        net n = net_new(&z);
+        gckpt_cost costs[64] = { { 0, 0 } };
+        gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, NULL);
+        gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
+        const gckpt_feed feeds[2] = { { gckpt_id(n.tokens), classes }, { gckpt_id(n.targets), classes } };
+        stopwatch w = { 0, e };
+        CHECK(p && p->form > 0 && p->node_count <= 64 && p->term_count == 2);
+        CHECK_MSG(gckpt_calibrate(e, feeds, 2, 40, tick, &w, costs, (int)p->node_count, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        for (int i = 0; i < 2; i++) {
+            const gckpt_cost *built = &p->terms[i].built, *it = &p->told[p->terms[i].id].cost, *c = &costs[p->terms[i].id];
+            const double unit = 4e6 / (double)(it->forward + it->backward);
+            const double forward = i ? 1e6 : unit * (double)built->forward;
+            const double backward = i ? 3e6 : unit * (double)built->backward;
+            CHECK((built->forward == it->forward && built->backward == it->backward) == i);
+            CHECK_MSG((double)c->forward < forward + 2 && (double)c->forward > forward - 2 &&
+                          (double)c->backward < backward + 2 && (double)c->backward > backward - 2,
+                      "kind %d, loss %d: %g and %g ns, not %g and %g", kind, i, (double)c->forward, (double)c->backward,
+                      forward, backward);
+        }
+        rig_free(e, p, n.g, n.s);
+    }
+}
+
 /* Losses of logits that no form of linear_cross_entropy has: w of three axes, w of the batch, no batch at all. */
 static void test_not_taken(void)
 {
@@ -435,6 +479,7 @@ int main(void)
     test_large_numbers();
     test_printed();
     test_costs();
+    test_calibrated();
     test_bits();
     test_offered();
     test_choice();

@@ -20,7 +20,8 @@ enum {
     INFINITE = 32, /* an infinity in the last rank's rows of the second step, which is skipped */
     COPIED = 64,   /* copy_feeds */
     FAST = 128,    /* the engine's own sums */
-    SMALL = 256    /* fewer units: two blocks are the most */
+    SMALL = 256,   /* fewer units: two blocks are the most */
+    LARGE = 512    /* more units: halves of their parameters are more than 16 blocks of bytes */
 };
 typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
 typedef struct {
@@ -139,7 +140,7 @@ static inline model build(gckpt_store *store, const setting *s)
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(s->rows, T));
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape3(s->rows, T, D));
     m.targets = gckpt_input(m.g, "targets", GCKPT_I32, gckpt_shape2(s->rows, T));
-    const int64_t U = s->with & SMALL ? 210 : WIDE;
+    const int64_t U = s->with & SMALL ? 210 : s->with & LARGE ? 1700 : WIDE;
     gckpt_tensor *table = weight(&m, "table", V, C), *up = weight(&m, "up", C, U);
     gckpt_tensor *h =
         gckpt_add(gckpt_embed(table, m.tokens),

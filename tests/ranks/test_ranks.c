@@ -125,6 +125,21 @@ static void test_matrix(int wide)
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
 
+/* Exchanges go on within a large product, too. */
+static void test_within(void)
+{
+    const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .leaves = 2, .with = LARGE };
+    outcome want;
+    one_process(&one, &want);
+    for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
+        setting s = one;
+        s.ranks = 2;
+        s.shard = (gckpt_shard)shard;
+        s.ahead = 1;
+        compare(&s, &want);
+    }
+}
+
 static void test_features(int wide)
 {
     static const setting kinds[] = {
@@ -479,6 +494,7 @@ int main(int argc, char **argv)
     fill();
     test_plans();
     test_matrix(wide);
+    test_within();
     test_features(wide);
     test_sent();
     test_fast();

@@ -26,6 +26,33 @@ static void rejoin(void *context, int later)
     CHECK(!within[i] && later >= 0 && later < 8);
 }
 
+/* The engine takes the first 20 pieces into the queue, and then, on rank 1, none. */
+static long taken;
+static int take_some(void *user, void *queue, int peer, const void *send, size_t n, void *receive, size_t m)
+{
+    return ++taken <= 20 ? ranks_enqueue(user, queue, peer, send, n, receive, m) : 0;
+}
+static gckpt_ranks *tired(ranks_world *w, int rank)
+{
+    if (rank == 1)
+        w->rank[rank].engine.enqueue = take_some;
+    return &w->rank[rank].engine;
+}
+
+/* A queue that takes no more ends the step on all ranks. */
+static void test_queue_refuses(setting s)
+{
+    static trial t;
+    ranks_world w;
+    s.engine = tired;
+    run(&t, &s, NULL, &w);
+    CHECK(taken > 20);
+    for (int i = 0; i < s.ranks; i++)
+        CHECK_MSG(t.out[i].failed == 2 && t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER &&
+                      strstr(t.out[i].first_text, "does not answer"),
+                  "rank %d: %s", i, t.out[i].first_text);
+}
+
 int main(void)
 {
     static const unsigned features[] = { DROPOUT | SECOND, PACKED, FAST, INFINITE };
@@ -70,6 +97,25 @@ int main(void)
                 for (int i = 0; i < s.ranks; i++)
                     CHECK(!within[i] && (pieces[i] > 0) == s.queued);
             }
+    }
+    if (ready) { /* in a queue that refuses, and parameters that need larger rooms */
+        setting s = { .mode = GCKPT_STORE_ALL, .leaves = LEAVES, .with = LARGE, .rows = 2, .ranks = 2,
+                      .backends = backends, .on_backend = 1, .queued = 1 };
+        for (; opened < DEVICES; opened++)
+            device_open(&devices[opened]);
+        for (int i = 0; i < DEVICES; i++)
+            backends[i].beside = beside, backends[i].rejoin = rejoin;
+        test_queue_refuses(s);
+        for (int i = 0; i < DEVICES; i++)
+            backends[i].beside = NULL, backends[i].rejoin = NULL;
+        while (opened > 0)
+            device_close(&devices[--opened]);
+        s.on_backend = s.queued = 0;
+        one_process(&s, &want);
+        for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard += 3) {
+            s.shard = (gckpt_shard)shard;
+            compare(&s, &want);
+        }
     }
     while (opened > 0)
         device_close(&devices[--opened]);

@@ -1268,6 +1268,7 @@ typedef struct { /* one rank's, here since it may end anywhere */
     char text[400], differs[400];
     uint64_t hash;
     long first, last; /* of the calls of the engine that saving made */
+    int alone;        /* one leaf, so nobody is met */
 } member;
 typedef struct {
     gckpt_shard shard;
@@ -1308,7 +1309,7 @@ static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard s
     gckpt_term loss = { gckpt_mean_squared_error(
                             gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y),
                         1, 0 };
-    gckpt_plan_desc plan = { .batch = BATCH, .leaves = 8 };
+    gckpt_plan_desc plan = { .batch = BATCH, .leaves = m->alone ? 1 : 8 };
     m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
 }
 
@@ -1387,6 +1388,22 @@ static void test_within_a_step(void)
         rig_free(m->e, m->p, m->g, m->s);
     }
     ranks_close(&w);
+}
+
+/* One process whose sums have one leaf has nobody to agree with; it saves as all do. */
+static void test_alone(void)
+{
+    member m = { .alone = 1 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    clear();
+    make_plan(&m, NULL, 0, 1, GCKPT_SHARD_NONE);
+    m.e = gckpt_exec_new(m.p, m.s, NULL);
+    train(&m, 0, BATCH, 2);
+    CHECK_MSG(m.stepped == GCKPT_OK && gckpt_ranks_save(m.e, path) == GCKPT_OK && files() == 2, "%s", gckpt_error_text(m.e));
+    CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 2, "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_hash(s) == gckpt_store_hash(m.s));
+    gckpt_store_free(s);
+    rig_free(m.e, m.p, m.g, m.s);
 }
 
 /* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
@@ -1570,6 +1587,7 @@ int main(void)
 #if RANKS_THREADS
     test_need();
     test_within_a_step();
+    test_alone();
     test_resume();
     test_faults();
 #endif

@@ -179,8 +179,8 @@ static small make(const setting *o, int wanted)
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
-    if (o->odd)
-        terms[0].loss = gckpt_apply(odd_loss_of, &logits, 1, NULL, 0);
+    if (o->odd) /* 2: it says that it counts targets */
+        terms[0].loss = gckpt_apply(odd_loss_of, (gckpt_tensor *[]){ logits, t }, o->odd, NULL, 0);
     gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode,
                           .batch = ROWS,
@@ -590,18 +590,21 @@ static void test_refusals(void)
  * waited for anyway, else at the end of the step. */
 static void test_promise(void)
 {
-    gckpt_op liar = odd_loss_op;
-    liar.flags |= GCKPT_COUNTS_FEEDS;
-    odd_loss_of = &liar;
-    for (int way = 0; way < 2; way++) {
-        setting o = { .backend = way ? tested[0] : NULL, .odd = 1 };
+    for (int way = 0; way < 4; way++) { /* there; all targets are ignored, so that there should be nothing */
+        gckpt_op liar = odd_loss_op;
+        liar.flags |= GCKPT_COUNTS_FEEDS | (way / 2 ? GCKPT_INDEX(1) : 0);
+        odd_loss_of = &liar;
+        setting o = { .backend = way % 2 ? tested[0] : NULL, .odd = 1 + way / 2 };
         small m = make(&o, 1);
-        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+        int32_t none[ROWS];
+        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, way / 2 ? none : small_targets } };
         gckpt_hyper hyper = { .lr = 0.01f };
         uint64_t hash = gckpt_store_hash(m.s);
-        CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA);
-        CHECK_MSG(strstr(gckpt_error_text(m.e), "counted 18"), "%s", gckpt_error_text(m.e));
-        CHECK((gckpt_store_hash(m.s) == hash) == (way == 0));
+        memset(none, -1, sizeof none);
+        CHECK_MSG(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA, "way %d", way);
+        CHECK_MSG(strstr(gckpt_error_text(m.e), way / 2 ? "counted 18; its feeds say 0" : "counted 18"), "way %d: %s",
+                  way, gckpt_error_text(m.e));
+        CHECK((gckpt_store_hash(m.s) == hash) == (way != 1)); /* of nothing comes no update */
         small_free(&m, 0);
     }
     odd_loss_of = &odd_loss_op;
