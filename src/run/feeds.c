@@ -108,13 +108,13 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 }
 
 /* ---- what losses count of them, and sum up ---- */
-/* The term whose loss node `id` is: plans run no other losses. */
+/* The term whose loss node `id` is; -1: none. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
-    int term = 0;
-    while (p->terms[term].id != id)
-        term++;
-    return term;
+    for (size_t i = 0; i < p->term_count; i++)
+        if (p->terms[i].id == id)
+            return (int)i;
+    return -1;
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
