@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5310
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5308
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -26895,8 +26895,6 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (!e->crew)
         return gckpti_next_rows(e);
     gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
     e->step.again = 1;
     g->round++;
