@@ -349,6 +349,31 @@ static void failures(void)
     free_model(&m);
 }
 
+/* A step that has no bytes but of parameters and their gradients has a frontier, too: of one point. */
+static void nothing_kept(void)
+{
+    const gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 3));
+    const gckpt_plan_desc desc = { .batch = 4 };
+    gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
+    for (int i = 0; i < 2; i++) {
+        gckpt_segment_begin(g);
+        terms[i].loss = gckpt_mean_squared_error(gckpt_param(g, i ? "v" : "w", gckpt_shape2(2, 3), init), y);
+        gckpt_segment_end(g);
+    }
+    gckpt_frontier *f = gckpt_frontier_new(g, terms, 2, &desc);
+    gckpt_plan *all = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_point p = { 0, 0, 0, 0, 0 };
+    CHECK_MSG(gckpt_frontier_points(f) == 1 && gckpt_frontier_get(f, 0, &p) == GCKPT_OK && p.bytes == gckpt_plan_bytes(all),
+              "%d points, %lu of %lu bytes: %s", gckpt_frontier_points(f), (unsigned long)p.bytes,
+              (unsigned long)gckpt_plan_bytes(all), gckpt_error_text(g));
+    gckpt_plan_free(all);
+    gckpt_frontier_free(f);
+    rig_free(NULL, NULL, g, s);
+}
+
 /* Each allocation of a search fails once: there is no frontier, a reason, and nothing left. */
 static void no_memory(void)
 {
@@ -378,6 +403,7 @@ int main(void)
     sizes();
     odd_costs();
     failures();
+    nothing_kept();
     no_memory();
     return check_report("frontier");
 }
