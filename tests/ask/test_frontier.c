@@ -398,6 +398,25 @@ static void no_memory(void)
     }
 }
 
+/* Costs so many that their copy has memory of its own. */
+static void no_memory_for_costs(void)
+{
+    static gckpt_cost costs[400];
+    model m;
+    make(&m, 80, 2, 8);
+    const int count = gckpt_id(m.term.loss) + 1;
+    CHECK(count <= 400);
+    for (int i = 0; i < count; i++)
+        costs[i] = (gckpt_cost){ 100, 200 };
+    m.desc.costs = costs, m.desc.cost_count = count;
+    for (long at = 1; at < 16; at++) {
+        m.h.fail_at = m.h.calls + at;
+        CHECK(!gckpt_frontier_new(m.graph, &m.term, 1, &m.desc) && gckpt_error(m.graph) == GCKPT_E_MEMORY);
+        CHECK(m.h.blocks == 0);
+    }
+    free_model(&m);
+}
+
 int main(void)
 {
     sizes();
@@ -405,5 +424,6 @@ int main(void)
     failures();
     nothing_kept();
     no_memory();
+    no_memory_for_costs();
     return check_report("frontier");
 }
