@@ -337,6 +337,19 @@ static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
     return moved;
 }
 
+/* Inference has no leaves; of several ranks its text says so. */
+static void test_inference(void)
+{
+    text t = { 0 };
+    open_model(1);
+    take_ranks(2, GCKPT_SHARD_NONE);
+    gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
+    CHECK(gckpt_plan_print(p, write_text, &t) == GCKPT_OK && find(t.bytes, "a batch, 2 ranks"));
+    gckpt_plan_free(p);
+    free(t.bytes);
+    close_model();
+}
+
 static void test_budgets(void)
 {
     int moved = 0;
@@ -561,6 +574,7 @@ int main(void)
     test_by_hand();
     test_formulas();
     test_budgets();
+    test_inference();
     test_memory();
     test_costs();
     test_texts();
