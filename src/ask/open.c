@@ -49,8 +49,8 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
                               "no gradient is picked; there is nothing to train");
-    if (result != GCKPT_OK || p->failed)
-        return p->failed ? GCKPT_E_MEMORY : result;
+    if (result != GCKPT_OK)
+        return result;
     result = gckpti_model_units(p);
     return result != GCKPT_OK || gckpti_resident(p, NULL) <= PTRDIFF_MAX
                ? result

@@ -116,15 +116,13 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
     for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
-         tries > 0 && gckpti_draft_ahead(p, most, &result); tries--) {
+         tries > 0 && result == GCKPT_OK && gckpti_draft_ahead(p, most, &result); tries--) {
         if (result == GCKPT_OK)
             result = gckpti_place_draft(p);
         if (result == GCKPT_OK && p->draft.arena <= arena) {
             gckpti_keep_draft(p);
             break;
         }
-        if (result != GCKPT_OK)
-            break;
         most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
     }
     return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;

@@ -12,8 +12,7 @@ static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int 
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor as = *t;
     uint64_t given = 0, whole = 0, flops = 0;
-    if (!gckpti_run_make(r, id, n))
-        return;
+    gckpti_run_make(r, id, n); /* as when it was chosen */
     const int count = r->head.steps;
     const size_t work = gckpti_place(pass, r->buffers, (size_t)r->buffer_count, p->alignment);
     const size_t steps = sizeof *r->step * (size_t)count, head = sizeof r->head;

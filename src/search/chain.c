@@ -235,8 +235,6 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     size_t n = (size_t)p->units;
     gckpti_chain c;
     memset(&c, 0, sizeof c);
-    if (most < s->grain)
-        return 0;
     c.s = s;
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
     for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {

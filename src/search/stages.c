@@ -7,13 +7,13 @@
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
 static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
-/* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
- * where backwards do not come in the order of the units on both sides. */
+/* Finds who reads each value last, and the bytes that cross the border before each unit. Backwards
+ * come in the reverse order of the units: those in other orders have no chain. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->units;
-    int count, last = -1, backwards = 0;
+    int count;
     c->last_either = (int *)gckpti_scratch_take(&c->scratch, n, sizeof(int));
     c->enters = (int64_t *)gckpti_scratch_take(&c->scratch, n + 2, sizeof(int64_t));
     if (p->failed)
@@ -30,11 +30,6 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     }
     for (int u = 1; u < p->units; u++)
         c->enters[u] += c->enters[u - 1];
-    for (int u = p->units; u-- > p->prologue;) {
-        last = p->unit[u].nth > last ? p->unit[u].nth : last;
-        backwards += p->unit[u].nth >= 0;
-        c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
-    }
     return 1;
 }
 
@@ -47,8 +42,6 @@ static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t wides
         while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
             segment[k] = g->segments[segment[k]].parent;
     }
-    if (c->enters[u] == INT64_MAX)
-        return 0;
     return how == GCKPTI_AT_UNITS ||
            (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
                                       : c->enters[u] <= widest && c->enters[u] < c->enters[u - 1] &&

@@ -349,6 +349,31 @@ static void failures(void)
     free_model(&m);
 }
 
+/* A step that has no bytes but of parameters and their gradients has a frontier, too: of one point. */
+static void nothing_kept(void)
+{
+    const gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 3));
+    const gckpt_plan_desc desc = { .batch = 4 };
+    gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
+    for (int i = 0; i < 2; i++) {
+        gckpt_segment_begin(g);
+        terms[i].loss = gckpt_mean_squared_error(gckpt_param(g, i ? "v" : "w", gckpt_shape2(2, 3), init), y);
+        gckpt_segment_end(g);
+    }
+    gckpt_frontier *f = gckpt_frontier_new(g, terms, 2, &desc);
+    gckpt_plan *all = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_point p = { 0, 0, 0, 0, 0 };
+    CHECK_MSG(gckpt_frontier_points(f) == 1 && gckpt_frontier_get(f, 0, &p) == GCKPT_OK && p.bytes == gckpt_plan_bytes(all),
+              "%d points, %lu of %lu bytes: %s", gckpt_frontier_points(f), (unsigned long)p.bytes,
+              (unsigned long)gckpt_plan_bytes(all), gckpt_error_text(g));
+    gckpt_plan_free(all);
+    gckpt_frontier_free(f);
+    rig_free(NULL, NULL, g, s);
+}
+
 /* Each allocation of a search fails once: there is no frontier, a reason, and nothing left. */
 static void no_memory(void)
 {
@@ -373,11 +398,32 @@ static void no_memory(void)
     }
 }
 
+/* Costs so many that their copy has memory of its own. */
+static void no_memory_for_costs(void)
+{
+    static gckpt_cost costs[400];
+    model m;
+    make(&m, 80, 2, 8);
+    const int count = gckpt_id(m.term.loss) + 1;
+    CHECK(count <= 400);
+    for (int i = 0; i < count; i++)
+        costs[i] = (gckpt_cost){ 100, 200 };
+    m.desc.costs = costs, m.desc.cost_count = count;
+    for (long at = 1; at < 16; at++) {
+        m.h.fail_at = m.h.calls + at;
+        CHECK(!gckpt_frontier_new(m.graph, &m.term, 1, &m.desc) && gckpt_error(m.graph) == GCKPT_E_MEMORY);
+        CHECK(m.h.blocks == 0);
+    }
+    free_model(&m);
+}
+
 int main(void)
 {
     sizes();
     odd_costs();
     failures();
+    nothing_kept();
     no_memory();
+    no_memory_for_costs();
     return check_report("frontier");
 }

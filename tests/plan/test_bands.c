@@ -74,18 +74,110 @@ static gckpt_tensor *grow(net *n, gckpt_tensor *x, gckpt_tensor *other)
     }
 }
 
+/* A user's op: each row is the sum of two that follow one another, with rows of zeros above and below. */
+typedef struct {
+    int32_t above, under, least; /* least: rows that it takes */
+} pair;
+
+static gckpt_result pairs_shape(gckpt_call *call)
+{
+    const pair *o = (const pair *)call->attributes;
+    call->shape = call->in[0].shape;
+    call->shape.d[1] += o->above + o->under - 1;
+    return call->in[0].shape.d[1] < o->least ? gckpt_fail(call, GCKPT_E_SHAPE, "pairs: too few rows") : GCKPT_OK;
+}
+
+static void pairs_forward(const gckpt_call *call)
+{
+    const pair *o = (const pair *)call->attributes;
+    const gckpt_shape *s = &call->in[0].shape;
+    const int64_t width = s->d[2] * s->d[3], height = call->shape.d[1];
+    for (int64_t i = 0; i < count_of(&call->shape); i++) {
+        const int64_t row = i / width % height - o->above, image = i / width / height;
+        const int64_t at = (image * s->d[1] + row) * width + i % width;
+        float sum = 0;
+        for (int64_t k = 0; k < 2; k++)
+            if (row + k >= 0 && row + k < s->d[1])
+                sum += call->in[0].bytes ? call->in[0].bytes[at + k * width] : call->in[0].data[at + k * width];
+        call->out[i] = sum;
+    }
+}
+
+static int pairs_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+{
+    pair *o = (pair *)attributes;
+    (void)call;
+    *rows = (gckpt_rows){ 1, 1, o->above, 2, 0 };
+    o->above = o->under = 0;
+    return 1;
+}
+
+static const gckpt_op pairs = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .rows = pairs_rows };
+static const gckpt_op pairs_u8 = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .rows = pairs_rows,
+                                   .needs = { GCKPT_IS_U8 } };
+
+static gckpt_tensor *pairs_of(const gckpt_op *op, gckpt_tensor *x, int above, int under, int least)
+{
+    const pair o = { above, under, least };
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+/* Ops that are a run wherever they are last: what is between them is wide. */
+static gckpt_tensor *widen(net *n, gckpt_tensor *x)
+{
+    x = gckpt_sigmoid(gckpt_linear(x, weight(n, gckpt_shape2(4, 32), 1), NULL));
+    return gckpt_linear(x, weight(n, gckpt_shape2(32, 4), 1), NULL);
+}
+
+/* What is hardly ever drawn. */
+enum { TWO_COPIES, TWO_PADDINGS, NINE_INPUTS, BYTES_ABOVE, ROWS_UNDER, FEW_ROWS, TWO_BATCHES, MADE };
+enum { FIRST_MADE = 1 << 20 };
+
+static gckpt_tensor *make(net *n, int what)
+{
+    const gckpt_window each = { .padding = { 1, 1 } };
+    const gckpt_window pool = { .size = { 3, 3 }, .padding = { 1, 1 }, .stride = { 1, 1 } };
+    const int turn[4] = { 0, 2, 1, 3 };
+    gckpt_shape half = gckpt_shape_of(n->x);
+    gckpt_tensor *x = n->x, *t[GCKPT_MAX_INPUTS], *h;
+    half.d[0] *= 2, half.d[1] /= 2;
+    switch (what) {
+    case TWO_COPIES: /* one, of which both read rows */
+    case TWO_PADDINGS:
+        h = gckpt_conv2d(x, weight(n, gckpt_shape4(3, 3, 4, 4), 1), NULL, &each);
+        x = what == TWO_PADDINGS ? gckpt_max_pool(x, &pool)
+                                 : gckpt_conv2d(x, weight(n, gckpt_shape4(3, 3, 4, 4), 1), NULL, &each);
+        return gckpt_add(h, x);
+    case NINE_INPUTS:
+        for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+            t[i] = gckpt_permute(x, turn, 4);
+        x = gckpt_permute(x, turn, 4);
+        h = gckpt_concat(t, GCKPT_MAX_INPUTS, 3);
+        return gckpt_add(gckpt_linear(h, weight(n, gckpt_shape2(4 * GCKPT_MAX_INPUTS, 4), 1), NULL), x);
+    case BYTES_ABOVE: return pairs_of(&pairs_u8, x, 1, 0, 0);
+    case ROWS_UNDER: return gckpt_add(pairs_of(&pairs, x, 0, 1, 0), pairs_of(&pairs, x, 1, 0, 0));
+    case FEW_ROWS: return pairs_of(&pairs, gckpt_relu(x), 1, 0, side(x, 1) - 2);
+    default:
+        h = gckpt_relu(gckpt_reshape(x, half));
+        return gckpt_add(gckpt_scale(x, 0.5f), gckpt_reshape(h, gckpt_shape_of(x)));
+    }
+}
+
 static net net_new(unsigned seed, int64_t rows)
 {
     net n = { .s = gckpt_store_new(NULL) };
     random_state = seed * 977 + 5;
     n.g = gckpt_graph_new(n.s, NULL);
-    const int h = between(5, 24), w = between(1, 8), c = between(1, 8), ops = between(2, 14);
-    n.x = gckpt_input(n.g, "x", seed % 8 == 6 ? GCKPT_U8 : GCKPT_F32, gckpt_shape4(rows, h, w, c));
+    const int what = seed < FIRST_MADE ? -1 : (int)(seed - FIRST_MADE) / 64;
+    const int drawn_h = between(5, 24), drawn_w = between(1, 8), drawn_c = between(1, 8), ops = between(2, 14);
+    const int h = what < 0 ? drawn_h : 24, w = what < 0 ? drawn_w : 6, c = what < 0 ? drawn_c : 4;
+    const int bytes = what < 0 ? seed % 8 == 6 : what == BYTES_ABOVE;
+    n.x = gckpt_input(n.g, "x", bytes ? GCKPT_U8 : GCKPT_F32, gckpt_shape4(rows, h, w, c));
     n.y = gckpt_input(n.g, "y", GCKPT_I32, gckpt_shape1(rows));
-    gckpt_tensor *at[16] = { seed % 8 == 6 ? gckpt_from_u8(n.x, 1 / 64.0f, -2) : n.x };
-    for (int i = 0; i < ops; i++)
+    gckpt_tensor *at[16] = { bytes && what < 0 ? gckpt_from_u8(n.x, 1 / 64.0f, -2) : n.x };
+    for (int i = 0; i < ops && what < 0; i++)
         at[i + 1] = grow(&n, at[i], at[below(i + 1)]);
-    n.top = at[ops];
+    n.top = what < 0 ? at[ops] : widen(&n, make(&n, what));
     if (chance(30))
         n.top = gckpt_conv2d(n.top, weight(&n, gckpt_shape4(1, 1, side(n.top, 3), 3), 0), NULL, NULL);
     gckpt_tensor *z = gckpt_global_average_pool(n.top);
@@ -157,7 +249,7 @@ static uint64_t run(unsigned seed, const gckpt_plan *p, unsigned debug, gckpt_is
     return hash;
 }
 
-static int ran, offered, in_run;
+static int ran, offered, in_run, most_copies; /* copies: steps of a run that are no ops */
 
 static gckpt_plan *again(net *n, gckpt_plan *p)
 {
@@ -194,6 +286,11 @@ static void same_bits(unsigned seed)
             for (size_t i = 0; i < p->node_count; i++)
                 if (!strcmp(gckpt_plan_op(p, (int)i), "bands")) { /* its name is told */
                     const gckpti_bands *b = (const gckpti_bands *)(const void *)(p->words + p->nodes[i].attributes);
+                    const gckpti_band_step *step = (const gckpti_band_step *)(b + 1);
+                    int copies = 0;
+                    for (int k = 0; k < b->steps; k++)
+                        copies += step[k].id < 0;
+                    most_copies = copies > most_copies ? copies : most_copies;
                     in_run += b->steps;
                     offered++;
                 }
@@ -305,6 +402,7 @@ static void test_chosen(void)
     gckpt_plan_desc d = { .plain = 1, .alignment = 4 };
     gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d), *p;
     file text = { 0 };
+    int same = 0;
     CHECK(all && !runs_of(all));
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) * 2 / 3;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
@@ -313,6 +411,22 @@ static void test_chosen(void)
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
           strstr((char *)text.bytes, " ops, from conv2d #"));
     calibrated(&n, p);
+    gckpt_cost costs[64];
+    CHECK(all && all->node_count <= 64);
+    for (size_t i = 0; i < all->node_count; i++)
+        costs[i] = (gckpt_cost){ 3 * all->told[i].cost.forward, 3 * all->told[i].cost.backward };
+    d.costs = costs, d.cost_count = (int)all->node_count;
+    gckpt_plan *dear = gckpt_plan_new(n.g, &n.term, 1, &d);
+    CHECK_MSG(dear && runs_of(dear), "%s", gckpt_error_text(n.g));
+    for (size_t i = 0; dear && i < dear->node_count; i++)
+        if (!strcmp(gckpt_plan_op(dear, (int)i), "bands") && !strcmp(gckpt_plan_op(p, (int)i), "bands")) {
+            const int64_t off = (int64_t)(dear->told[i].cost.forward - 3 * p->told[i].cost.forward);
+            CHECK_MSG(off >= -3 && off <= 3, "a run of ops that cost three times as much costs %ld more", (long)off);
+            same++;
+        }
+    CHECK(same > 0);
+    gckpt_plan_free(dear);
+    d.costs = NULL, d.cost_count = 0;
     gckpt_plan_free(p);
     d.as_built = 1;
     CHECK(!gckpt_plan_new(n.g, &n.term, 1, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
@@ -421,6 +535,63 @@ static void test_stretches(void)
     gckpt_plan_free(none);
 }
 
+static void test_made(void)
+{
+    for (int what = 0; what < MADE; what++) {
+        const int before = ran;
+        most_copies = 0;
+        for (unsigned seed = 0; seed < 12; seed++)
+            same_bits(FIRST_MADE + 64 * (unsigned)what + seed);
+        CHECK_MSG(ran == before + 12, "%d: %d of 12 plans have bands", what, ran - before);
+        CHECK_MSG(what != TWO_COPIES || most_copies == 1, "%d copies", most_copies);
+    }
+}
+
+/* In no run is what reads so far that a band would need more than 2^31 bytes, nor what has 2^28 elements. */
+static void test_large(void)
+{
+    const gckpt_window far = { .dilation = { 1 << 20, 1 }, .padding = { 1 << 19, 0 } };
+    for (int large = 0; large <= (sizeof(size_t) > 4); large++) {
+        net n = { .s = gckpt_store_new(NULL) };
+        n.g = gckpt_graph_new(n.s, NULL);
+        n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, large ? 1 << 16 : 32, 1024, 4));
+        gckpt_tensor *first = gckpt_conv2d(n.x, weight(&n, gckpt_shape4(2, 1, 4, 4), 1), NULL, &far);
+        n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(widen(&n, first))), 1, 0 };
+        gckpt_plan *p = plan_of(&n, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .plain = 1 }, 1);
+        CHECK_MSG(large ? !p : runs_of(p) == 1 && !strcmp(gckpt_plan_op(p, first->id), "conv2d"), "%d: %s", large,
+                  gckpt_error_text(n.g));
+        gckpt_plan_free(p);
+        rig_free(NULL, NULL, n.g, n.s);
+    }
+}
+
+/* A run of many ops, planned in blocks of memory of any size: it is made, or there is too little. */
+static void test_block(void)
+{
+    static union { double align; unsigned char bytes[1 << 20]; } room;
+    gckpt_plan *p = NULL;
+    net n = { .s = gckpt_store_new(NULL) };
+    n.g = gckpt_graph_new(n.s, NULL);
+    n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(1, 32, 8, 8));
+    gckpt_tensor *h = n.x;
+    for (int i = 0; i < 20; i++)
+        h = gckpt_relu(gckpt_linear(h, weight(&n, gckpt_shape2(8, 8), 1), NULL));
+    n.term = (gckpt_term){ gckpt_sum_loss(gckpt_global_average_pool(h)), 1, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .plain = 1, .alignment = 4 };
+    gckpt_plan *all = gckpt_plan_new(n.g, &n.term, 1, &d);
+    d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) / 4;
+    d.memory.memory = room.bytes;
+    for (d.memory.size = 4096; !p && d.memory.size < sizeof room.bytes; d.memory.size += 1024) {
+        p = gckpt_plan_new(n.g, &n.term, 1, &d);
+        CHECK_MSG(p ? runs_of(p) == 1 : gckpt_error(n.g) == GCKPT_E_MEMORY, "%lu bytes: %s",
+                  (unsigned long)d.memory.size, gckpt_error_text(n.g));
+    }
+    CHECK_MSG(p && d.memory.size > 16384, "%s", gckpt_error_text(n.g));
+    gckpt_plan_free(p);
+    gckpt_plan_free(all);
+    rig_free(NULL, NULL, n.g, n.s);
+}
+
 /* Every allocation fails once. */
 static void test_memory(void)
 {
@@ -447,10 +618,13 @@ int main(int argc, char **argv)
     const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
+    test_made();
+    test_large();
     test_chosen();
     test_integers();
     test_precision();
     test_stretches();
+    test_block();
     test_memory();
     CHECK(gckpti_in_proportion(10, 3, 2) == 15 && gckpti_in_proportion(100, UINT64_C(5) << 40, UINT64_C(4) << 40) == 125);
     CHECK_MSG(argc > 1 || (ran > (int)tries / 8 && in_run > 3 * offered), "%d plans with bands, %d runs of %d steps", ran,

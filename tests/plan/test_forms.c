@@ -463,6 +463,27 @@ static void test_not_taken(void)
     }
 }
 
+/* In a block of memory of any size: a form is taken, or there is too little. */
+static void test_block(void)
+{
+    static union { double align; unsigned char bytes[1 << 16]; } room;
+    net n = net_new(&(size){ FUSED, 2, 3, 4, 5, 0 });
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .memory = { .memory = room.bytes, .size = 64 } };
+    gckpt_result result = GCKPT_E_MEMORY;
+    for (; result != GCKPT_OK && d.memory.size <= sizeof room.bytes; d.memory.size += 64) {
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+        result = gckpti_planner_start(&p, &memory, n.g, n.terms, n.count, &d);
+        p.variant.form = 1;
+        result = result == GCKPT_OK ? gckpti_make_model(&p) : result;
+        CHECK_MSG(result == GCKPT_OK ? p.offered : result == GCKPT_E_MEMORY, "%lu bytes: %s",
+                  (unsigned long)d.memory.size, gckpt_error_text(n.g));
+        gckpti_planner_free(&p);
+    }
+    CHECK(result == GCKPT_OK && d.memory.size > 1024);
+    rig_free(NULL, NULL, n.g, n.s);
+}
+
 /* Products that would not fit 64 bits: proportions are cut down, work has a limit. */
 static void test_large_numbers(void)
 {
@@ -483,6 +504,7 @@ int main(void)
     test_bits();
     test_offered();
     test_choice();
+    test_block();
     test_edited();
     return check_report("test_forms");
 }

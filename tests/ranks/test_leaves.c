@@ -294,6 +294,20 @@ static int is_gather(const gckpt_plan *p, size_t x)
     return p->list[x].kind == GCKPT_FORWARD && p->nodes[p->list[x].id].kind == GCKPTI_PARAM;
 }
 
+/* The plan's own list as a schedule: its gathers stay where they are. */
+static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
+{
+    gckpt_instruction list[1000];
+    d.mode = GCKPT_SCHEDULE, d.schedule = list, d.link_beside = 1;
+    for (int i = 0; i < 1000 && gckpt_plan_get(p, i, &list[d.instructions]) == GCKPT_OK; i++)
+        d.instructions += list[d.instructions].kind <= GCKPT_BACKWARD;
+    gckpt_plan *q = plan(&d);
+    CHECK(q->length == p->length && gckpt_plan_work(q) == gckpt_plan_work(p));
+    for (size_t x = 0; x < p->length; x++)
+        CHECK(p->list[x].kind == q->list[x].kind && p->list[x].id == q->list[x].id);
+    gckpt_plan_free(q);
+}
+
 /* The same request with gathers ahead: the same instructions within the budget, gathers in the same order and
  * none later; all others in their order. Whether one moved. */
 static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
@@ -323,6 +337,19 @@ static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
     return moved;
 }
 
+/* Inference has no leaves; of several ranks its text says so. */
+static void test_inference(void)
+{
+    text t = { 0 };
+    open_model(1);
+    take_ranks(2, GCKPT_SHARD_NONE);
+    gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
+    CHECK(gckpt_plan_print(p, write_text, &t) == GCKPT_OK && find(t.bytes, "a batch, 2 ranks"));
+    gckpt_plan_free(p);
+    free(t.bytes);
+    close_model();
+}
+
 static void test_budgets(void)
 {
     int moved = 0;
@@ -341,6 +368,11 @@ static void test_budgets(void)
             most = gckpt_plan_bytes(p);
             const uint64_t work = gckpt_plan_work(p);
             gckpt_plan_free(p);
+            d.as_built = 1;
+            p = plan(&d);
+            check_schedule(p, d);
+            gckpt_plan_free(p);
+            d.as_built = 0;
             for (int i = 0; i <= 4; i++) {
                 d.budget = least + (most - least) * (size_t)i / 4;
                 p = plan(&d);
@@ -542,6 +574,7 @@ int main(void)
     test_by_hand();
     test_formulas();
     test_budgets();
+    test_inference();
     test_memory();
     test_costs();
     test_texts();

@@ -562,6 +562,13 @@ static void test_mixed_rows(void)
     gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
     p = gckpt_plan_new(g, &t2, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
+    rig_free(NULL, p, g, NULL);
+    g = gckpt_graph_new(s, NULL);                   /* a shape that has no rows, of which no op makes anything */
+    in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
+    in = gckpt_name(gckpt_reshape(gckpt_reshape(in, gckpt_shape2(2, 8)), gckpt_shape2(4, 4)), "again");
+    term.loss = gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL));
+    p = gckpt_plan_new(g, &term, 1, NULL);
+    CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "again"));
     rig_free(NULL, p, g, s);
 }
 

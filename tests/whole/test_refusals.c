@@ -1611,6 +1611,10 @@ static void requests(void)
     t[0].loss = decay;
     plan_refused(__LINE__, &n, t, 1, NULL,
                  "the first term counts the step and must depend on an input");
+    t[0].regulariser = 1;
+    gckpt_plan *constant = gckpt_plan_new(g, t, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE }); /* which takes none */
+    CHECK_MSG(constant != NULL, "%s", gckpt_error_text(g));
+    gckpt_plan_free(constant);
     t[0] = n.terms[0], t[0].regulariser = 1;
     plan_refused(__LINE__, &n, t, 1, NULL, "the first term counts the step");
     t[0] = n.terms[0], t[1].loss = gckpt_sum_loss(n.hidden), t[1].regulariser = 1;
