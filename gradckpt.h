@@ -43,10 +43,10 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2093
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4723
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3286
+ *     >>search    what no schedule can do without; the least work for every budget            3277
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
@@ -18889,15 +18889,13 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
     for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
-         tries > 0 && gckpti_draft_ahead(p, most, &result); tries--) {
+         tries > 0 && result == GCKPT_OK && gckpti_draft_ahead(p, most, &result); tries--) {
         if (result == GCKPT_OK)
             result = gckpti_place_draft(p);
         if (result == GCKPT_OK && p->draft.arena <= arena) {
             gckpti_keep_draft(p);
             break;
         }
-        if (result != GCKPT_OK)
-            break;
         most -= p->draft.arena - arena < most ? p->draft.arena - arena : most;
     }
     return p->failed ? GCKPT_E_MEMORY : gckpti_too_large(p, result) ? GCKPT_OK : result;
@@ -19253,8 +19251,7 @@ static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int 
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor as = *t;
     uint64_t given = 0, whole = 0, flops = 0;
-    if (!gckpti_run_make(r, id, n))
-        return;
+    gckpti_run_make(r, id, n); /* as when it was chosen */
     const int count = r->head.steps;
     const size_t work = gckpti_place(pass, r->buffers, (size_t)r->buffer_count, p->alignment);
     const size_t steps = sizeof *r->step * (size_t)count, head = sizeof r->head;
@@ -21664,13 +21661,13 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_answer *answer, int tries, 
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
 static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
-/* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
- * where backwards do not come in the order of the units on both sides. */
+/* Finds who reads each value last, and the bytes that cross the border before each unit. Backwards
+ * come in the reverse order of the units: those in other orders have no chain. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->units;
-    int count, last = -1, backwards = 0;
+    int count;
     c->last_either = (int *)gckpti_scratch_take(&c->scratch, n, sizeof(int));
     c->enters = (int64_t *)gckpti_scratch_take(&c->scratch, n + 2, sizeof(int64_t));
     if (p->failed)
@@ -21687,11 +21684,6 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     }
     for (int u = 1; u < p->units; u++)
         c->enters[u] += c->enters[u - 1];
-    for (int u = p->units; u-- > p->prologue;) {
-        last = p->unit[u].nth > last ? p->unit[u].nth : last;
-        backwards += p->unit[u].nth >= 0;
-        c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
-    }
     return 1;
 }
 
@@ -21704,8 +21696,6 @@ static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t wides
         while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
             segment[k] = g->segments[segment[k]].parent;
     }
-    if (c->enters[u] == INT64_MAX)
-        return 0;
     return how == GCKPTI_AT_UNITS ||
            (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
                                       : c->enters[u] <= widest && c->enters[u] < c->enters[u - 1] &&
@@ -22247,8 +22237,6 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     size_t n = (size_t)p->units;
     gckpti_chain c;
     memset(&c, 0, sizeof c);
-    if (most < s->grain)
-        return 0;
     c.s = s;
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
     for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {
@@ -23638,8 +23626,8 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
                               "no gradient is picked; there is nothing to train");
-    if (result != GCKPT_OK || p->failed)
-        return p->failed ? GCKPT_E_MEMORY : result;
+    if (result != GCKPT_OK)
+        return result;
     result = gckpti_model_units(p);
     return result != GCKPT_OK || gckpti_resident(p, NULL) <= PTRDIFF_MAX
                ? result

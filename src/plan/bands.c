@@ -322,7 +322,8 @@ GCKPTI_FN int gckpti_run_make(gckpti_run_maker *r, const int *id, int n)
     memset(&r->head, 0, sizeof r->head);
     r->head.rows = r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
     for (int i = 0; i < n && fits; i++)
-        fits = height > r->head.rows && (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
+        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] && height > r->head.rows &&
+               (i == n - 1 || r->op[id[i]].last <= id[n - 1]) &&
                gckpti_run_add_op(r, r->p->tensors[id[i]]);
     for (int i = 0; i < n; i++)
         r->op[id[i]].step = -1;
