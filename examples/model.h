@@ -537,7 +537,7 @@ static inline int model_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *p = list; p != NULL; p = strchr(p, ','), p = p != NULL ? p + 2 : NULL)
-        if (strncmp(p, name, n) == 0 && (p[n] == 0 || p[n] == ','))
+        if (strcspn(p, ",") == n && strncmp(p, name, n) == 0)
             return 1;
     return 0;
 }

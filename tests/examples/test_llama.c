@@ -377,6 +377,7 @@ static const tuning_edit wrong[] = {
     { "sharded", listing, "weight_map", "weight_mob", "weight_map", 0 },
     { "gqa", config, "\"llama\"", "\"mixtral\"",
       "model_type: expected gpt2, llama, mistral, qwen2, qwen3, smollm3, gemma", 0 },
+    { "gqa", config, "\"llama\"", "\"llama, mistral\"", "model_type: expected gpt2, llama", 0 },
     { "gqa", config, "\"llama\"", "\"deepseek_v3\"", "model_type: expected gpt2, llama", 0 },
     { "gqa", config, "\"hidden_size\"", "\"size\"", "hidden_size is missing", 0 },
     { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
