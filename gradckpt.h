@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3705
+ *     >>kernels   what is done with an item, for each instruction set                         3760
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -36494,23 +36494,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t
     V(narrow)(x, y, n);
 }
 
-/* 16 elements from x[low] where `mask` says so, then 16 from x[high]; 0 for the others. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t low, int64_t high,
-                                              __mmask16 mask, __mmask16 high_mask)
-{
-    if (x->bf16)
-        return _mm512_inserti64x4(
-            _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x->bf16 + low)),
-            _mm256_maskz_loadu_epi16(high_mask, x->bf16 + high), 1);
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high_mask, x->f32 + high),
-                                        _mm512_maskz_loadu_ps(mask, x->f32 + low));
-}
-
-GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
-{
-    return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
-}
-
 /* Which links the words of a block have, as gckpti_words says. */
 static const uint16_t gckpti_mixed_order[3][32] = {
     { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
@@ -36521,18 +36504,18 @@ static const uint16_t gckpti_mixed_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* A block of 16 lanes, of which `lanes` exist, from element `at` on: `links` of its links do. */
+/* A block of 16 lanes and 32 links, all of which exist, from element `at` on. */
 typedef struct {
     const gckpti_factor *x;
-    int64_t at, lanes, links;
+    int64_t at;
     const uint16_t *order;
     int as_a;
 } gckpti_mixed_square_bf16;
 
 /* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
- * lane. across, whole (all exist; in bf16: 2): constants. */
+ * lane. across and narrow (x is bf16) are constants. */
 GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                               int whole)
+                                               int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
@@ -36540,64 +36523,109 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s
     const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
     const gckpti_factor *x = s->x;
     int64_t low = s->at + i * x->row, high = low + 16;
-    __mmask16 first = (__mmask16)0xffff, second = first;
-    if (across) {
-        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
-        if (!whole) {
-            first = s->order[2 * i] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
-            second = s->order[2 * i + 1] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
-        }
-    } else if (!whole) {
-        first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
-        second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
-    }
     __m512i all;
-    if (whole == 2 && !across)
+    if (across)
+        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
+    if (narrow && !across)
         all = _mm512_loadu_si512(x->bf16 + low);
-    else if (whole == 2)
+    else if (narrow)
         all = _mm512_inserti64x4(
             _mm512_castsi256_si512(
                 _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
             _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
-    else if (whole)
+    else
         all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
                                            _mm512_loadu_ps(x->f32 + low));
-    else
-        all = gckpti_mixed_load(x, low, high, first, second);
-    if (!whole)
-        all = _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16,
-                                      _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0), all);
     return _mm512_permutexvar_epi16(order, all);
 }
 
-/* Words i..i+3 of it, turned: v[w], 128 bits q: their places 4 q + w. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                           int whole, __m512i *v)
+/* Four of words, turned: v[w], 128 bits q: their places 4 q + w. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
+                                           __m512i *v)
 {
-    const __m512i r0 = gckpti_mixed_words(s, i, across, whole);
-    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, whole);
-    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, whole);
-    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, whole);
     const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
     const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
     v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
+/* Words i..i+3 of it, turned. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
+                                           int narrow, __m512i *v)
+{
+    const __m512i r0 = gckpti_mixed_words(s, i, across, narrow);
+    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, narrow);
+    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, narrow);
+    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, narrow);
+    gckpti_mixed_turn(r0, r1, r2, r3, v);
+}
+
+/* 8 elements from x on, 8 from y on. */
+GCKPTI_INLINED_BF16 __m256i gckpti_mixed_two(const uint16_t *x, const uint16_t *y)
+{
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)x);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)y);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+GCKPTI_INLINED_BF16 __m512 gckpti_mixed_two_f32(const float *x, const float *y)
+{
+    const __m256i low = (__m256i)_mm256_loadu_ps(x), high = (__m256i)_mm256_loadu_ps(y);
+    return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+/* A quarter each: 8 elements from place `at` on, and as many that lie apart, twice, thrice. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_factor *x, int64_t at, int64_t apart,
+                                                  int narrow)
+{
+    if (narrow) {
+        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
+        return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_mixed_two(b, b + apart)),
+                                  gckpti_mixed_two(c, c + apart), 1);
+    }
+    const float *f = x->f32 + at, *g = f + 2 * apart;
+    return (__m512i)_mm512_cvtne2ps_pbh(gckpti_mixed_two_f32(g, g + apart),
+                                        gckpti_mixed_two_f32(f, f + apart));
+}
+
+/* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, they take three fifths
+ * of the shuffles that whole lanes or links do. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *s, int across,
+                                                int narrow, uint32_t *d, int64_t row)
+{
+    const gckpti_factor x = *s->x;
+    const int64_t at = s->at;
+    __m512i link[8], r[4], v[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++, d += 4 * row) {
+        GCKPTI_UNROLL
+        for (int k = 0; k < 8; k++)
+            if (across && i % 2 == 0)
+                link[k] = gckpti_mixed_quarters(&x, at + 4 * i + k * x.step, 8 * x.step, narrow);
+        GCKPTI_UNROLL
+        for (int k = 0; k < 4; k++)
+            r[k] = !across ? gckpti_mixed_quarters(&x, at + 8 * i + k * x.row, 4 * x.row, narrow)
+                   : i % 2 ? _mm512_unpackhi_epi16(link[2 * k], link[2 * k + 1])
+                           : _mm512_unpacklo_epi16(link[2 * k], link[2 * k + 1]);
+        gckpti_mixed_turn(r[0], r[1], r[2], r[3], v);
+        GCKPTI_UNROLL
+        for (int k = 0; k < 4; k++)
+            _mm512_storeu_si512(d + k * row, v[k]);
+    }
+}
+
 /* All 16 of them, to rows of `row` words: as they are, or turned. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
-                                             int whole, uint32_t *d, int64_t row)
+                                             int narrow, uint32_t *d, int64_t row)
 {
     __m512i v[4], u[4], y[4], z[4];
     if (s->as_a != across) {
         GCKPTI_UNROLL
         for (int i = 0; i < 16; i++) /* as they are */
-            if (whole || across || i < s->lanes)
-                _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, whole));
+            _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, narrow));
         return;
     }
-    gckpti_mixed_four(s, 0, across, whole, v), gckpti_mixed_four(s, 4, across, whole, u);
-    gckpti_mixed_four(s, 8, across, whole, y), gckpti_mixed_four(s, 12, across, whole, z);
+    gckpti_mixed_four(s, 0, across, narrow, v), gckpti_mixed_four(s, 4, across, narrow, u);
+    gckpti_mixed_four(s, 8, across, narrow, y), gckpti_mixed_four(s, 12, across, narrow, z);
     GCKPTI_UNROLL
     for (int i = 0; i < 4; i++, d += row) {
         const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
@@ -36614,13 +36642,37 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
                                                 int64_t row)
 {
-    const int across = s->x->row == 1;
-    if (s->lanes < 16 || s->links < GCKPTI_LINKS)
-        gckpti_mixed_put_as(s, across, 0, d, row);
-    else if (s->x->bf16)
-        across ? gckpti_mixed_put_as(s, 1, 2, d, row) : gckpti_mixed_put_as(s, 0, 2, d, row);
-    else
+    const int across = s->x->row == 1, narrow = s->x->bf16 != NULL;
+    if (s->as_a == across && s->order == gckpti_mixed_order[GCKPTI_WORDS_PAIRS]) {
+        if (narrow)
+            across ? gckpti_mixed_put_pairs(s, 1, 1, d, row)
+                   : gckpti_mixed_put_pairs(s, 0, 1, d, row);
+        else
+            across ? gckpti_mixed_put_pairs(s, 1, 0, d, row)
+                   : gckpti_mixed_put_pairs(s, 0, 0, d, row);
+    } else if (narrow)
         across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
+    else
+        across ? gckpti_mixed_put_as(s, 1, 0, d, row) : gckpti_mixed_put_as(s, 0, 0, d, row);
+}
+
+/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put_part(const gckpti_mixed_square_bf16 *s,
+                                                     int64_t lanes, int64_t links, uint32_t *d,
+                                                     int64_t row)
+{
+    const int across = s->x->row == 1;
+    const int64_t lines = across ? links : lanes, each = across ? lanes : links;
+    const int64_t wide = across ? 16 : GCKPTI_LINKS;
+    uint16_t words[16 * GCKPTI_LINKS];
+    gckpti_factor x = *s->x;
+    const gckpti_mixed_square_bf16 all = { &x, 0, s->order, s->as_a };
+    for (int i = 0; i < 16 * GCKPTI_LINKS; i++)
+        words[i] = s->as_a ? 0x8000 : 0;
+    for (int64_t i = 0; i < lines && each > 0; i++)
+        V(halves)(s->x, s->at + i * (across ? x.step : x.row), each, words + i * wide);
+    x.bf16 = words, x.row = across ? 1 : wide, x.step = across ? wide : 1;
+    gckpti_mixed_put(&all, d, row);
 }
 
 /* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
@@ -36633,10 +36685,13 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
         links = V(mixed_block)(s, p);
         const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_square_bf16 some = {
-                &x, at + i * x.row, s->n - i, links, gckpti_mixed_order[words], as_a
-            };
-            gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
+            const gckpti_mixed_square_bf16 some = { &x, at + i * x.row, gckpti_mixed_order[words],
+                                                    as_a };
+            uint32_t *to = as_a ? d + i * row : d + i;
+            if (s->n - i >= 16 && links == GCKPTI_LINKS)
+                gckpti_mixed_put(&some, to, row);
+            else
+                gckpti_mixed_put_part(&some, gckpti_min(s->n - i, 16), links, to, row);
         }
         d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
     }

@@ -93,6 +93,8 @@ AVX512_FLOATS3(fnmadd_ps)
 AVX512_INTS2(add_epi32)
 AVX512_INTS2(mullo_epi32)
 AVX512_INTS2(shuffle_epi8)
+AVX512_INTS2(unpacklo_epi16)
+AVX512_INTS2(unpackhi_epi16)
 AVX512_INTS2(unpacklo_epi32)
 AVX512_INTS2(unpackhi_epi32)
 AVX512_INTS2(unpacklo_epi64)
@@ -100,10 +102,6 @@ AVX512_INTS2(unpackhi_epi64)
 
 /* ---- lanes that all are, are listed, are loaded ---- */
 AVX512_FN __m512 avx512_set1_ps(float x) { return avx512_ps(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
-AVX512_FN __m512i avx512_set1_epi16(short x)
-{
-    return avx512_si(_mm256_set1_epi16(x), _mm256_set1_epi16(x));
-}
 AVX512_FN __m512i avx512_set1_epi32(int x)
 {
     return avx512_si(_mm256_set1_epi32(x), _mm256_set1_epi32(x));
@@ -154,25 +152,6 @@ AVX512_FN void avx512_mask_storeu_ps(float *at, __mmask16 mask, __m512 x)
     const avx512_any on = avx512_lanes(mask);
     _mm256_maskstore_ps(at, on.ihalf[0], AVX512_LOW(x));
     _mm256_maskstore_ps(at + 8, on.ihalf[1], AVX512_HIGH(x));
-}
-AVX512_CALLED __m256i avx512_maskz_loadu_epi16(__mmask16 mask, const uint16_t *at)
-{
-    uint16_t x[16] = { 0 };
-    __m256i all;
-    for (int i = 0; i < 16; i++)
-        if (mask >> i & 1)
-            x[i] = at[i];
-    memcpy(&all, x, sizeof all);
-    return all;
-}
-AVX512_CALLED __m512i avx512_mask_blend_epi16(__mmask32 mask, __m512i a, __m512i b)
-{
-    avx512_any x, y;
-    x.i = a, y.i = b;
-    for (int i = 0; i < 32; i++)
-        if (mask >> i & 1)
-            x.bf16[i] = y.bf16[i];
-    return x.i;
 }
 
 /* ---- lanes that move ---- */
@@ -342,7 +321,6 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_set1_ps
 #undef _mm512_setr_ps
 #undef _mm512_setzero_ps
-#undef _mm512_set1_epi16
 #undef _mm512_set1_epi32
 #undef _mm512_set1_epi64
 #undef _mm512_setr_epi32
@@ -353,7 +331,6 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_mask_storeu_ps
 #undef _mm512_mask_mov_ps
-#undef _mm512_mask_blend_epi16
 #undef _mm512_cmp_ps_mask
 #undef _mm512_sqrt_ps
 #undef _mm512_max_ps
@@ -367,6 +344,8 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_slli_epi32
 #undef _mm512_unpacklo_ps
 #undef _mm512_unpackhi_ps
+#undef _mm512_unpacklo_epi16
+#undef _mm512_unpackhi_epi16
 #undef _mm512_unpacklo_epi32
 #undef _mm512_unpackhi_epi32
 #undef _mm512_unpacklo_epi64
@@ -392,11 +371,9 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_cvtneps_pbh
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_dpbf16_ps
-#undef _mm256_maskz_loadu_epi16
 #define _mm512_set1_ps avx512_set1_ps
 #define _mm512_setr_ps(...) AVX512_LIST(__m512, __VA_ARGS__)
 #define _mm512_setzero_ps() avx512_set1_ps(0)
-#define _mm512_set1_epi16 avx512_set1_epi16
 #define _mm512_set1_epi32 avx512_set1_epi32
 #define _mm512_set1_epi64 avx512_set1_epi64
 #define _mm512_setr_epi32(...) ((__m512i)AVX512_LIST(avx512_ints, __VA_ARGS__))
@@ -407,7 +384,6 @@ static inline int avx512_supports(const char *what)
 #define _mm512_maskz_loadu_ps avx512_maskz_loadu_ps
 #define _mm512_mask_storeu_ps avx512_mask_storeu_ps
 #define _mm512_mask_mov_ps avx512_mask_mov_ps
-#define _mm512_mask_blend_epi16 avx512_mask_blend_epi16
 #define _mm512_sqrt_ps avx512_sqrt_ps
 #define _mm512_max_ps avx512_max_ps
 #define _mm512_min_ps avx512_min_ps
@@ -420,6 +396,8 @@ static inline int avx512_supports(const char *what)
 #define _mm512_slli_epi32(a, n) ((__m512i)((avx512_ints)(a) << (n)))
 #define _mm512_unpacklo_ps avx512_unpacklo_ps
 #define _mm512_unpackhi_ps avx512_unpackhi_ps
+#define _mm512_unpacklo_epi16 avx512_unpacklo_epi16
+#define _mm512_unpackhi_epi16 avx512_unpackhi_epi16
 #define _mm512_unpacklo_epi32 avx512_unpacklo_epi32
 #define _mm512_unpackhi_epi32 avx512_unpackhi_epi32
 #define _mm512_unpacklo_epi64 avx512_unpacklo_epi64
@@ -444,7 +422,6 @@ static inline int avx512_supports(const char *what)
 #define _mm512_cvtneps_pbh avx512_cvtneps_pbh
 #define _mm512_cvtne2ps_pbh avx512_cvtne2ps_pbh
 #define _mm512_dpbf16_ps(c, a, b) avx512_dpbf16_ps(c, (__m512i)(a), (__m512i)(b))
-#define _mm256_maskz_loadu_epi16 avx512_maskz_loadu_epi16
 #define _mm512_cmp_ps_mask(a, b, how) /* `how` and `which`: constants */                           \
     ((__mmask16)(_mm256_movemask_ps(_mm256_cmp_ps(AVX512_LOW(a), AVX512_LOW(b), how)) |            \
                  _mm256_movemask_ps(_mm256_cmp_ps(AVX512_HIGH(a), AVX512_HIGH(b), how)) << 8))
