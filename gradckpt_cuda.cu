@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               620
+ *     >>device    streams, memory, errors, launching, recordings                               621
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           670
  *                 map, tiles, convert, update, unpack
@@ -126,15 +126,15 @@ struct Device {
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
     Slot slots[SLOTS];
-    int slot; /* the next one */
     char *pinned, *staged;
     Recording recordings[RECORDINGS], *recording; /* the one that is being made */
     int unrecordable;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int oldest, next; /* next: where to look first */
+    int slot, oldest, next; /* the next slot; of recordings: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
+thread_local Device *apart; /* whose queue of ranks this thread's calls go to (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -208,10 +208,11 @@ struct Hold {
     explicit Hold(void *device, bool more = false) : d((Device *)device)
     {
         d->lock.lock();
-        cudaSetDevice(d->number);
-        cudaGetLastError();
+        cudaSetDevice(d->number), cudaGetLastError();
+        d->stream = d->main;
         if (!more)
             flush(d);
+        d->stream = apart == d ? d->ranks.stream : d->main;
     }
     ~Hold() { d->lock.unlock(); }
     operator Device *() const { return d; }
@@ -554,7 +555,7 @@ void *beside(void *context, int on)
         side_begin(d, &d->ranks);
     else
         side_end(d, &d->ranks);
-    d->stream = on ? d->ranks.stream : d->main;
+    apart = on ? d.d : NULL;
     return d->ranks.stream;
 }
 

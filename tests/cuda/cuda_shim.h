@@ -1155,8 +1155,8 @@ inline bool run_now(const job &wanted)
             stack.pop_back();
             continue;
         }
-        for (const job &a : top->after)
-            if (a && !a->done)
+        for (const job &a : top->after) /* reverse: its own stream's before others' */
+            if (a && !a->done && (!first || cuda_shim.schedule != CUDA_SHIM_REVERSE))
                 first = a;
         if (first) {
             stack.push_back(first);

@@ -487,6 +487,42 @@ static void *train_there(void *user)
     return NULL;
 }
 
+typedef struct {
+    const gckpt_backend *backend;
+    float *to;
+} place;
+
+static void *put_one(void *user)
+{
+    const place *p = (const place *)user;
+    const float one = 1;
+    p->backend->copy_in(p->backend->context, p->to, &one, sizeof one);
+    return NULL;
+}
+
+/* While a thread's calls go to the queue of ranks, another's do not: they would come too late. */
+static void test_host_queues(void)
+{
+    const gckpt_backend *b = gpu[0];
+    const place p = { b, (float *)b->get(b->context, sizeof(float), 0) };
+    float is = 0;
+    pthread_t thread;
+#ifdef GCKPT_CUDA_SHIM
+    const cuda_shim_settings now = cuda_shim;
+    cuda_shim.lazy = 1, cuda_shim.schedule = CUDA_SHIM_REVERSE;
+#endif
+    b->copy_in(b->context, p.to, &is, sizeof is);
+    b->beside(b->context, 1);
+    CHECK(pthread_create(&thread, NULL, put_one, (void *)(uintptr_t)&p) == 0 && pthread_join(thread, NULL) == 0);
+    b->beside(b->context, 0);
+    b->copy_out(b->context, &is, p.to, sizeof is);
+    CHECK_MSG(is == 1, "%g came out", (double)is);
+    b->release(b->context, p.to, sizeof is);
+#ifdef GCKPT_CUDA_SHIM
+    cuda_shim.lazy = now.lazy, cuda_shim.schedule = now.schedule;
+#endif
+}
+
 static void test_host_threads(void)
 {
     trainer want = { NULL, 2, 0 };
@@ -550,6 +586,7 @@ int main(int argc, char **argv)
     test_room();
     test_broken();
 #endif
+    test_host_queues();
     test_host_threads();
     test_tested(first, count);
     return check_report("cuda");

@@ -68,15 +68,15 @@ struct Device {
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
     Slot slots[SLOTS];
-    int slot; /* the next one */
     char *pinned, *staged;
     Recording recordings[RECORDINGS], *recording; /* the one that is being made */
     int unrecordable;                             /* it failed */
     int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
-    int oldest, next; /* next: where to look first */
+    int slot, oldest, next; /* the next slot; of recordings: where to look first */
     gckpt_backend backend;
 };
 Device devices[16];
+thread_local Device *apart; /* whose queue of ranks this thread's calls go to (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -150,10 +150,11 @@ struct Hold {
     explicit Hold(void *device, bool more = false) : d((Device *)device)
     {
         d->lock.lock();
-        cudaSetDevice(d->number);
-        cudaGetLastError();
+        cudaSetDevice(d->number), cudaGetLastError();
+        d->stream = d->main;
         if (!more)
             flush(d);
+        d->stream = apart == d ? d->ranks.stream : d->main;
     }
     ~Hold() { d->lock.unlock(); }
     operator Device *() const { return d; }

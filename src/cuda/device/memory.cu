@@ -171,7 +171,7 @@ void *beside(void *context, int on)
         side_begin(d, &d->ranks);
     else
         side_end(d, &d->ranks);
-    d->stream = on ? d->ranks.stream : d->main;
+    apart = on ? d.d : NULL;
     return d->ranks.stream;
 }
 
