@@ -14,7 +14,7 @@
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, recordings                               621
+ *     >>device    streams, memory, errors, launching, recordings                               620
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           670
  *                 map, tiles, convert, update, unpack
@@ -134,7 +134,7 @@ struct Device {
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local Device *apart; /* whose queue of ranks this thread's calls go to (beside) */
+thread_local bool apart[16]; /* this thread's calls go to the device's queue of ranks (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -212,7 +212,7 @@ struct Hold {
         d->stream = d->main;
         if (!more)
             flush(d);
-        d->stream = apart == d ? d->ranks.stream : d->main;
+        d->stream = apart[d->number] ? d->ranks.stream : d->main;
     }
     ~Hold() { d->lock.unlock(); }
     operator Device *() const { return d; }
@@ -446,6 +446,8 @@ void settle(Device *d, const char *what)
     side_join(d, &d->moves, 0);
     side_join(d, &d->ranks, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
+    if (d->stream != d->main) /* other threads' */
+        check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
         d->slots[i].used = 0;
@@ -551,11 +553,8 @@ void join(void *context) { join_but(context, 0); }
 void *beside(void *context, int on)
 {
     Hold d(context);
-    if (on)
-        side_begin(d, &d->ranks);
-    else
-        side_end(d, &d->ranks);
-    apart = on ? d.d : NULL;
+    on ? (void)side_begin(d, &d->ranks) : side_end(d, &d->ranks);
+    apart[d->number] = on != 0;
     return d->ranks.stream;
 }
 

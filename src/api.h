@@ -1330,11 +1330,11 @@ struct gckpt_backend {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
     void (*join_but)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what is
-     * asked for from here on (add, copy) goes into a second queue, behind all asked for before; it
-     * returns that (a cudaStream_t). beside(0): into the first one again, which goes on beside it.
-     * rejoin: what is asked for later waits for all such pieces but the last `later`. copy_in takes
-     * 16 MiB (each one at least half a MiB of it) before it waits for what was asked for before. */
+    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what the
+     * thread asks for from here on (add, copy) goes into a second queue, behind all that was asked
+     * for; it returns that (a cudaStream_t). beside(0): into the first one again, which goes on
+     * beside it. rejoin: what is asked for later waits for all such pieces but the last `later`.
+     * copy_in takes 16 MiB (at least half a MiB a time) before it waits for what was asked for. */
     void *(*beside)(void *context, int on);
     void (*rejoin)(void *context, int later);
 };

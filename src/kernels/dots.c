@@ -228,8 +228,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_factor *x, int64_
                                         gckpti_mixed_two_f32(f, f + apart));
 }
 
-/* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, they take three fifths
- * of the shuffles that whole lanes or links do. */
+/* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, lanes take 48
+ * shuffles for 80, links 64. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *s, int across,
                                                 int narrow, uint32_t *d, int64_t row)
 {

@@ -76,7 +76,7 @@ struct Device {
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local Device *apart; /* whose queue of ranks this thread's calls go to (beside) */
+thread_local bool apart[16]; /* this thread's calls go to the device's queue of ranks (beside) */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
@@ -154,7 +154,7 @@ struct Hold {
         d->stream = d->main;
         if (!more)
             flush(d);
-        d->stream = apart == d ? d->ranks.stream : d->main;
+        d->stream = apart[d->number] ? d->ranks.stream : d->main;
     }
     ~Hold() { d->lock.unlock(); }
     operator Device *() const { return d; }

@@ -62,6 +62,8 @@ void settle(Device *d, const char *what)
     side_join(d, &d->moves, 0);
     side_join(d, &d->ranks, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
+    if (d->stream != d->main) /* other threads' */
+        check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
         d->slots[i].used = 0;
@@ -167,11 +169,8 @@ void join(void *context) { join_but(context, 0); }
 void *beside(void *context, int on)
 {
     Hold d(context);
-    if (on)
-        side_begin(d, &d->ranks);
-    else
-        side_end(d, &d->ranks);
-    apart = on ? d.d : NULL;
+    on ? (void)side_begin(d, &d->ranks) : side_end(d, &d->ranks);
+    apart[d->number] = on != 0;
     return d->ranks.stream;
 }
 
