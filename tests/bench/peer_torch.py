@@ -218,15 +218,16 @@ OPTIMIZER = ("fused", "foreach", "loop")
 
 
 class Runner:
-    def __init__(self, folder, threads, seconds):
-        self.folder, self.threads, self.seconds = folder, threads, seconds
+    def __init__(self, folder, threads, seconds, limit=1200):
+        self.folder, self.threads, self.seconds, self.limit = folder, threads, seconds, limit
         self.axes = environments(folder)
         self.plain = {k: v for k, v in os.environ.items()
                       if not k.startswith(("OPENBLAS_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
                                            "LD_PRELOAD", "GLIBC_TUNABLES"))}
 
     def torch(self, setting):
-        """One run of PyTorch; None when it fails (some settings are not available everywhere)."""
+        """One run of PyTorch; None when it fails (some settings are not available everywhere) or
+        takes longer than the limit, in seconds."""
         env, preload = dict(self.plain, OMP_NUM_THREADS=str(setting["threads"])), []
         for axis, choices in self.axes.items():
             variables, libraries = choices[setting[axis]]
@@ -239,7 +240,7 @@ class Runner:
             done = subprocess.run([sys.executable, os.path.abspath(__file__), "--child",
                                    json.dumps(arguments)],
                                   env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  timeout=1200)
+                                  timeout=self.limit)
             return json.loads(done.stdout.decode().strip().splitlines()[-1])
         except (subprocess.TimeoutExpired, ValueError, IndexError):
             return None

@@ -154,6 +154,8 @@ def section(rows, kind, name, torch, options):
            "memory %s GB/s reading, %s triad. Medians of %s; %s.\n\n" % (
                peak["read_gbs"], peak["triad_gbs"], plural(rounds, "round"),
                "PyTorch " + torch if torch else "there is no PyTorch")]
+    if any(not any(r.better(kind)[1]) for r in rows for kind in EAGER if torch):
+        out[-1] = out[-1][:-3] + ";\nno run of it that took more than %g seconds.\n\n" % options.limit
     out.append(table("ms a step", ", of peak", ", of dot peak" if by_dots else "", [
         [MODELS[r.model]] + [cell for p in OURS for cell in (
             r.ms(p, p == "fp32" or by_dots), r.beside((p, "eager")), r.beside((p, "compile")))]
@@ -186,12 +188,15 @@ def main():
     parser.add_argument("--minutes", type=float, default=15,
                         help="no round begins that would end after (default 15); the first does")
     parser.add_argument("--seconds", type=float, default=4, help="of steps a run (default 4)")
+    parser.add_argument("--limit", type=float, default=1200,
+                        help="of a run of PyTorch, in seconds: what takes longer is left out (its "
+                             "bf16 does where there is no AVX-512; default 1200)")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--quick", action="store_true",
                         help="one round of a second a run, nothing compiled; only build/speed.md")
     options = parser.parse_args()
-    if options.rounds < 1 or options.threads < 1 or options.seconds <= 0:
-        parser.error("--rounds, --threads and --seconds must be above 0")
+    if min(options.rounds, options.threads, options.seconds, options.limit) <= 0:
+        parser.error("--rounds, --threads, --seconds and --limit must be above 0")
     if options.quick:
         options.rounds, options.seconds = 1, 1
     kinds = EAGER if options.quick or options.no_compile else {**EAGER, **COMPILED}
@@ -203,7 +208,7 @@ def main():
     kind, name = processor()
     rows, begun, last = [Row(m) for m in options.models], time.time(), 0
     with tempfile.TemporaryDirectory() as folder:
-        runner = peer_torch.Runner(folder, options.threads, options.seconds)
+        runner = peer_torch.Runner(folder, options.threads, options.seconds, options.limit)
         best = {axis: list(names)[0] for axis, names in runner.axes.items()}
         best.update(mkl=list(runner.axes["mkl"])[-1], allocator="malloc kept", checkpoint=False,
                     attention="sdpa", optimizer="fused", threads=options.threads)
