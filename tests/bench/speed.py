@@ -155,7 +155,8 @@ def section(rows, kind, name, torch, options):
                peak["read_gbs"], peak["triad_gbs"], plural(rounds, "round"),
                "PyTorch " + torch if torch else "there is no PyTorch")]
     if any(not any(r.better(kind)[1]) for r in rows for kind in EAGER if torch):
-        out[-1] = out[-1][:-3] + ";\nno run of it that took more than %g seconds.\n\n" % options.limit
+        out[-1] = "%s;\nno run of it that took more than %g seconds.\n\n" % (
+            out[-1][:-3], options.limit)
     out.append(table("ms a step", ", of peak", ", of dot peak" if by_dots else "", [
         [MODELS[r.model]] + [cell for p in OURS for cell in (
             r.ms(p, p == "fp32" or by_dots), r.beside((p, "eager")), r.beside((p, "compile")))]
