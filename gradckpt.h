@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1370
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1271
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2093
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2095
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -57,11 +57,11 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2573
+ *     >>files     safetensors                                                                 2565
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3760
+ *     >>kernels   what is done with an item, for each instruction set                         3775
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -2726,6 +2726,14 @@ GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
     return !GCKPTI_WITH_BACKENDS || call->plain;
+}
+
+static inline int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
 }
 
 /* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
@@ -13225,7 +13233,7 @@ typedef struct {
  * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
  * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
+    GCKPTI_WORDS_PAIRS, /* links 2 q (the half that comes first in memory) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
     GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
 };
@@ -13252,7 +13260,7 @@ typedef struct {
 } gckpti_mixed_tiles;
 
 /* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
- * blocks of t from link p on. */
+ * blocks of t from link p on. Of x, lanes or links lie side by side. */
 typedef struct {
     const gckpti_product *t;
     const gckpti_factor *x;
@@ -13989,6 +13997,7 @@ static int gckpti_never_flushes(gckpti_mixed_part *s)
 static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
 {
     const int64_t links = (t->blocks - 1) * GCKPTI_LINKS + t->last;
+    const int upper = gckpti_little_endian(); /* of odd links */
     uint16_t column[GCKPTI_LINKS];
     gckpti_product all;
     memset(&all, 0, sizeof all);
@@ -13999,7 +14008,8 @@ static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
             for (int64_t p = 0; p < links; p += GCKPTI_LINKS) {
                 all.k = gckpti_min(links - p, GCKPTI_LINKS);
                 for (int64_t l = 0; l < all.k; l++)
-                    column[l] = (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l & 1 ? 16 : 0));
+                    column[l] =
+                        (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l % 2 == upper ? 16 : 0));
                 all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
                 all.a.step = all.b.step = 1;
                 d = gckpti_mixed_element(&all, 0, 0, d);
@@ -31173,14 +31183,6 @@ GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
     return shape;
 }
 
-GCKPTI_FN int gckpti_little_endian(void)
-{
-    const uint16_t one = 1;
-    unsigned char first;
-    memcpy(&first, &one, 1);
-    return first;
-}
-
 /* ---- write ---- */
 /* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
@@ -34820,15 +34822,23 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
- * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them: hence more than 60 lines.
- * rows, vectors: constants. */
-GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
+/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
-    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
-    float *c = t->c;
+#if GCKPTI_X86
+    return x;
+#else
+    const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
+    return V(floats)(u & (normal | 0x80000000u));
+#endif
+}
+
+/* Elements at x, and what the two chains of a block came to. */
+GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS odd)
+{
+    return V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(V(load)(even) + odd));
+}
+
 #define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
 #define GCKPTI_TILE_LOAD(i, at)                                                                    \
     if (rows > i) {                                                                                \
@@ -34848,6 +34858,15 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
         if (vectors > 2)                                                                           \
             h##i = V(fma)(x, b2, h##i);                                                            \
     }
+#define GCKPTI_TILE_ADD(i, at)                                                                     \
+    if (rows > i) {                                                                                \
+        l##i = V(block_added)(from, even, l##i);                                                   \
+        if (vectors > 1)                                                                           \
+            m##i = V(block_added)(from + W, even + W, m##i);                                       \
+        if (vectors > 2)                                                                           \
+            h##i = V(block_added)(from + 2 * W, even + 2 * W, h##i);                               \
+        from += t->from_row, even += GCKPTI_TILE_VECTORS * W;                                      \
+    }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
         if (vectors > 1)                                                                           \
@@ -34862,11 +34881,21 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
             V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
+ * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants,
+ * as is whether even is NULL, or rows of GCKPTI_TILE_VECTORS vectors: then the chains start at +0,
+ * and what they come to is added to those and to what c is loaded from (a block of bf16 plans). */
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const float *even)
+{
+    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from) {
+    if (from && !even) {
         GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
     }
-    if (rows == GCKPTI_TILE_ROWS) {
+    if (rows == GCKPTI_TILE_ROWS && t->next) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -34881,12 +34910,16 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
+    if (even) {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
+    }
     GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+}
 #undef GCKPTI_TILE_NAME
 #undef GCKPTI_TILE_LOAD
 #undef GCKPTI_TILE_STEP
+#undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
-}
 #undef GCKPTI_TILE_EACH
 
 #if GCKPTI_TILE_ROWS == 8
@@ -34895,7 +34928,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, NULL); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
@@ -35415,15 +35448,12 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
     enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
     const float *b = (const float *)u->packed;
-    const uint32_t one = 1;
     float room[LINKS * COLS];
-    unsigned char low;
-    memcpy(&low, &one, 1);
     const int blocks = u->storage == GCKPT_STORED_I4;
     const int words =
         lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
     const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
-    const int whole = low && lone->a_step == 1 && (blocks ? fours : words);
+    const int whole = gckpti_little_endian() && lone->a_step == 1 && (blocks ? fours : words);
     const int64_t most = blocks ? MOST : COLS;
     V(lone) t = *lone;
     for (int64_t j = 0; j < lone->n; j += t.n) {
@@ -36145,109 +36175,107 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* gckpti_to_bf16: to nearest even; NaN stays NaN, subnormals become zeros of their sign. */
+/* gckpti_to_bf16, in the upper halves of words: to nearest even; NaN stays NaN, subnormals become
+ * zeros of their sign. */
+GCKPTI_INLINED INTS V(rounded)(FLOATS x)
+{
+    const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
+    const INTS up = (u >> 16 & 1) + 0x7fff;
+    return ((u + (up & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+}
+
+/* W of them, to y. */
+GCKPTI_INLINED void V(narrow_few)(const float *x, void *y)
+{
+    const INTS r = V(rounded)(V(load)(x)) >> 16;
+#if GCKPTI_ISA == 3
+    const __m256i halves = _mm512_cvtepi32_epi16((__m512i)r);
+#elif GCKPTI_ISA == 2
+    const __m256i all = (__m256i)r;
+    const __m128i high = _mm256_extracti128_si256(all, 1);
+    const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(all), high);
+#elif GCKPTI_ISA == 1
+    const uint16x4_t halves = vmovn_u32((uint32x4_t)r);
+#else
+    uint16_t halves[W];
+    for (int i = 0; i < W; i++)
+        halves[i] = (uint16_t)r[i];
+#endif
+    memcpy(y, &halves, sizeof halves);
+}
+
 static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7fff);
-    const __m256i all = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000);
-    const __m256i quiet = _mm256_set1_epi32(0x400000), least = _mm256_set1_epi32(0x7fffff);
-    for (; i + 8 <= n; i += 8) {
-        __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
-        __m256i size = _mm256_and_si256(u, all),
-                odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), one);
-        __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, half));
-        r = _mm256_blendv_epi8(r, _mm256_or_si256(u, quiet), _mm256_cmpgt_epi32(size, inf));
-        r = _mm256_blendv_epi8(_mm256_andnot_si256(all, u), r, _mm256_cmpgt_epi32(size, least));
-        r = _mm256_srli_epi32(r, 16);
-        r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 8);
-        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_castsi256_si128(r));
-    }
-#endif
+    for (; i + W <= n; i += W)
+        V(narrow_few)(x + i, y + i);
     for (; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
-GCKPTI_INLINED FLOATS V(flushed)(FLOATS x)
+/* A block of t as floats: of a, rows of its links; of b, link after link. */
+GCKPTI_INLINED void V(mixed_wide)(const gckpti_mixed_tile *t, int64_t block, float *a, float *b)
 {
-#if GCKPTI_X86
-    return x;
-#else
-    const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
-    return V(floats)(u & (normal | 0x80000000u));
-#endif
-}
-
-/* x = from + (first + second), of m rows and n columns; rows of the two are GCKPTI_PANEL apart. */
-static GCKPTI_TARGET void V(mixed_add)(const gckpti_mixed_tile *t, const float *first,
-                                       const float *second, int64_t m, int64_t n, const float *from,
-                                       float *x)
-{
-    for (int64_t i = 0; i < m; i++, first += GCKPTI_PANEL, second += GCKPTI_PANEL, x += t->c_row) {
-        for (int64_t j = 0; j < n; j += W) {
-            const FLOATS s = V(flushed)(V(load)(first + j) + V(load)(second + j));
-            const FLOATS d = from ? V(flushed)(V(load)(from + j)) : V(zero)();
-            V(store)(x + j, V(flushed)(d + s));
-        }
-        from = from ? from + t->from_row : NULL;
+    const uint16_t *rows = t->a + block * GCKPTI_LINKS;
+    const uint32_t *words = t->b + block * (GCKPTI_LINKS / 2) * t->b_row;
+    const int64_t low = gckpti_little_endian() ? 0 : t->width, high = t->width - low;
+    for (int64_t i = 0; i < t->m; i++, rows += t->a_row) {
+        __builtin_prefetch(rows + GCKPTI_LINKS);
+        for (int64_t l = 0; l < GCKPTI_LINKS; l += W, a += W)
+            V(store)(a, V(flushed)(V(load_bf16)(rows + l, W)));
     }
-}
-
-/* Factors of a block of b as floats: link after link, `width` columns each. */
-static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t width, float *d)
-{
-    for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, b += row, d += 2 * width)
-        for (int64_t j = 0; j < width; j += W) {
+    for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, words += t->b_row, b += 2 * t->width)
+        for (int64_t j = 0; j < t->width; j += W) {
             INTS x;
-            memcpy(&x, b + j, sizeof x);
-            V(store)(d + j, V(flushed)(V(floats)(x << 16)));
-            V(store)(d + width + j, V(flushed)(V(floats)(x & 0xffff0000u)));
+            memcpy(&x, words + j, sizeof x);
+            V(store)(b + low + j, V(flushed)(V(floats)(x << 16)));
+            V(store)(b + high + j, V(flushed)(V(floats)(x & 0xffff0000u)));
         }
 }
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time. */
+/* V(tiles) of full rows and columns, for a block: its even links, then its odd ones. */
+GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
+{
+    float even[GCKPTI_TILE_ROWS * GCKPTI_TILE_VECTORS * W] GCKPTI_ALIGNED;
+    gckpti_tile half = *t;
+    half.a_row = GCKPTI_LINKS, half.a_step = 2, half.b_step = 2 * t->b_step, half.last = W;
+    half.from = half.next = NULL, half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, NULL);
+    half.a = t->a + 1, half.b = t->b + t->b_step;
+    half.from = t->from, half.c = t->c, half.c_row = t->c_row;
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, even);
+}
+static GCKPTI_TARGET void V(block_1)(const gckpti_tile *t) { V(block)(t, 1); }
+static GCKPTI_TARGET void V(block_2)(const gckpti_tile *t) { V(block)(t, 2); }
+static GCKPTI_TARGET void V(block_3)(const gckpti_tile *t) { V(block)(t, GCKPTI_TILE_VECTORS); }
+static void (*const V(blocks)[3])(const gckpti_tile *t) = { V(block_1), V(block_2), V(block_3) };
+
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time; chain: a constant. */
 GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
-    enum { ACROSS = GCKPTI_TILE_VECTORS * W, WIDE = (int)GCKPTI_LINKS * GCKPTI_PANEL };
-    float wide[WIDE] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
-    float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
-    for (int64_t p = 0; p < t->blocks; p++) {
-        const int64_t links =
-            p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
-        V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
-        for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
-            const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            const float *from = p         ? t->c + i * t->c_row
-                                : t->from ? t->from + i * t->from_row
-                                          : NULL;
-            for (int64_t r = 0; r < m; r++) {
-                const uint16_t *a = t->a + (i + r) * t->a_row + p * GCKPTI_LINKS;
-                for (int64_t l = 0; l < GCKPTI_LINKS; l += W)
-                    V(store)(rows + r * GCKPTI_LINKS + l, V(flushed)(V(load_bf16)(a + l, W)));
+    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
+    float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    gckpti_tile tile = {
+        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, NULL
+    };
+    for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
+        const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
+        V(mixed_wide)(t, p, a, b);
+        tile.k = p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        tile.k = chain ? tile.k : tile.k / 2;
+        for (int64_t i = 0, m; i < t->m; i += m) {
+            m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
+            gckpti_fetch_some(t->fetch);
+            for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->more; r++)
+                for (int64_t j = 0; j < t->width; j += 16)
+                    __builtin_prefetch(t->c + r * t->c_row + j);
+            tile.a = a + i * GCKPTI_LINKS;
+            for (int64_t j = 0, n; j < t->width; j += n) {
+                n = V(panel)(t->width, j);
+                tile.b = b + j, tile.c = t->c + i * t->c_row + j;
+                tile.from = from ? from + i * tile.from_row + j : NULL;
+                (chain ? V(tiles)[n / W - 1][m - 1] : V(blocks)[n / W - 1])(&tile);
             }
-            const int64_t from_row = p ? t->c_row : t->from_row;
-            float *c = t->c + i * t->c_row;
-            gckpti_tile tile = { links, rows,     GCKPTI_LINKS, 1,        wide, t->width,
-                                 from,  from_row, c,            t->c_row, W,    rows };
-            gckpti_mixed_tile add = *t;
-            add.from_row = from_row;
-            if (!chain)
-                tile.k = links / 2, tile.a_step = 2, tile.b_step = 2 * t->width, tile.from = NULL,
-                tile.c_row = GCKPTI_PANEL;
-            for (int64_t j = 0; j < t->width; j += ACROSS) {
-                const int64_t n = gckpti_min(t->width - j, ACROSS), v = n / W - 1;
-                for (int odd = 0; odd < 2 - chain; odd++) {
-                    tile.a = rows + odd, tile.b = wide + odd * t->width + j;
-                    tile.c = chain ? c + j : sums[odd] + j;
-                    tile.from = chain && from ? from + j : NULL;
-                    tile.next = tile.c;
-                    V(tiles)[v][m - 1](&tile);
-                }
-            }
-            if (!chain)
-                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, c);
         }
     }
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
@@ -36257,15 +36285,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 1); }
 
 /* ---- factors packed (cpu/cpu.h) ---- */
-/* n elements of x from `at` on. */
-GCKPTI_INLINED void V(halves)(const gckpti_factor *x, int64_t at, int64_t n, uint16_t *d)
-{
-    if (x->bf16)
-        memcpy(d, x->bf16 + at, (size_t)n * sizeof *d);
-    else
-        V(narrow)(x->f32 + at, d, n);
-}
-
 /* Links of the block of s that begins at link p. */
 GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
 {
@@ -36294,65 +36313,113 @@ GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t 
     return x;
 }
 
-/* Words are pairs, of both. */
+/* Of a block, 16 lanes and 32 links from element `at` of x on, all of which exist; words: as
+ * gckpti_words says. */
+typedef struct {
+    const gckpti_factor *x;
+    int64_t at;
+    int words, as_a;
+} V(square);
+typedef void V(put_square)(const V(square) * s, uint32_t *d, int64_t row);
+
+/* n elements of x from `at` on. */
+GCKPTI_INLINED void V(halves)(const gckpti_factor *x, int64_t at, int64_t n, uint16_t *d)
+{
+    if (x->bf16)
+        memcpy(d, x->bf16 + at, (size_t)n * sizeof *d);
+    else
+        V(narrow)(x->f32 + at, d, n);
+}
+
+/* W elements of x from `at` on, in the upper halves of words. */
+GCKPTI_INLINED INTS V(upper)(const gckpti_factor *x, int64_t at)
+{
+    return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
+}
+
+/* 16 rows of `row` words: a's lanes, or b's pairs of links. What x has in such rows goes as it is,
+ * what it has in the others is turned. */
+static GCKPTI_TARGET void V(mixed_put)(const V(square) * s, uint32_t *d, int64_t row)
+{
+    const gckpti_factor x = *s->x;
+    const int across = x.row == 1, turned = s->as_a == across, swap = !gckpti_little_endian();
+    uint16_t room[16 * GCKPTI_LINKS];
+    const int64_t to_row = turned ? 2 * GCKPTI_LINKS : 4 * row;
+    const int in_place = turned && !across && x.bf16;
+    const void *from = in_place ? (const void *)(x.bf16 + s->at) : room;
+    char *line = (char *)(turned ? (void *)room : (void *)d);
+    for (int64_t i = 0; i < 16 && !in_place; i++, line += to_row) {
+        const int64_t at = s->at + i * x.row, low = s->at + (2 * i + swap) * x.step;
+        const int64_t high = s->at + (2 * i + !swap) * x.step;
+        if (!across && x.bf16)
+            memcpy(line, x.bf16 + at, 2 * GCKPTI_LINKS);
+        for (int64_t j = 0; !across && !x.bf16 && j < GCKPTI_LINKS; j += W)
+            V(narrow_few)(x.f32 + at + j, line + 2 * j);
+        for (int64_t j = 0; across && j < 16; j += W) {
+            const INTS words = V(upper)(&x, low + j) >> 16 | V(upper)(&x, high + j);
+            memcpy(line + 4 * j, &words, sizeof words);
+        }
+    }
+    const int64_t from_row = in_place ? 2 * x.row : to_row;
+    for (int64_t i = 0; turned && i < 16; i += 4)
+        for (int64_t j = 0; j < 16; j += W) {
+            FLOATS r[4];
+            V(turn)((const char *)from + j * from_row + 4 * i, from_row, r);
+            for (int k = 0; k < 4; k++)
+                memcpy(d + (i + k) * row + j, &r[k], sizeof r[k]);
+        }
+}
+
+/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
+static GCKPTI_TARGET void V(mixed_put_part)(const V(square) * s, int64_t lanes, int64_t links,
+                                            uint32_t *d, int64_t row, V(put_square) * put)
+{
+    const int across = s->x->row == 1;
+    const int64_t lines = across ? links : lanes, each = across ? lanes : links;
+    const int64_t wide = across ? 16 : GCKPTI_LINKS;
+    uint16_t words[16 * GCKPTI_LINKS];
+    gckpti_factor x = *s->x;
+    const V(square) all = { &x, 0, s->words, s->as_a };
+    for (int i = 0; i < 16 * GCKPTI_LINKS; i++)
+        words[i] = s->as_a ? 0x8000 : 0;
+    for (int64_t i = 0; i < lines && each > 0; i++)
+        V(halves)(s->x, s->at + i * (across ? x.step : x.row), each, words + i * wide);
+    x.bf16 = words, x.row = across ? 1 : wide, x.step = across ? wide : 1;
+    put(&all, d, row);
+}
+
+/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_mixed_links *s, int words, int as_a,
+                                        uint32_t *d, int64_t row, V(put_square) * put)
+{
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
+    for (int64_t block = 0; block < s->blocks; block++, p += links) {
+        links = V(mixed_block)(s, p);
+        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
+        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
+            const V(square) some = { &x, at + i * x.row, words, as_a };
+            uint32_t *to = as_a ? d + i * row : d + i;
+            if (s->n - i >= 16 && links == GCKPTI_LINKS)
+                put(&some, to, row);
+            else
+                V(mixed_put_part)(&some, gckpti_min(s->n - i, 16), links, to, row, put);
+        }
+        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
+    }
+}
+
 static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
                                           int64_t row)
 {
-    const gckpti_factor *x = s->x;
-    (void)words;
-    int64_t p = s->p, links;
-    for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
-        const int64_t at = s->at + p * x->step;
-        links = V(mixed_block)(s, p);
-        for (int64_t i = 0; i < s->n; i++) {
-            if (x->step == 1)
-                V(halves)(x, at + i * x->row, links, d + i * row);
-            for (int64_t l = links; l < GCKPTI_LINKS; l++)
-                d[i * row + l] = 0x8000;
-        }
-        for (int64_t i = s->n; i < gckpti_multiple(s->n, 16); i++) /* tiles may take them, too */
-            for (int64_t l = 0; l < GCKPTI_LINKS; l++)
-                d[i * row + l] = 0x8000;
-        for (int64_t i = 0; i < s->n && x->step != 1; i += 16)
-            for (int64_t l = 0; l < links; l++) {
-                const int64_t lanes = gckpti_min(s->n - i, 16);
-                uint16_t some[16];
-                if (x->row == 1)
-                    V(halves)(x, at + i + l * x->step, lanes, some);
-                for (int64_t e = 0; e < lanes && x->row != 1; e++)
-                    V(halves)(x, at + (i + e) * x->row + l * x->step, 1, some + e);
-                for (int64_t e = 0; e < lanes; e++)
-                    d[(i + e) * row + l] = some[e];
-            }
-    }
+    void *to = d;
+    V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, V(mixed_put));
 }
 
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
-    float room[GCKPTI_PANEL * GCKPTI_PANEL];
-    int64_t p = s->p, links, at;
-    (void)words;
-    for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
-        const gckpti_factor from = V(mixed_from)(s, p, links, room, &at), *x = &from;
-        for (int64_t i = 0; i < width && x->row != 1; i++) {
-            uint16_t lane[GCKPTI_LINKS] = { 0 };
-            for (int64_t l = 0; l < links && i < s->n; l += x->step == 1 ? links : 1)
-                V(halves)(x, at + i * x->row + l * x->step, x->step == 1 ? links : 1, lane + l);
-            for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++)
-                d[q * width + i] = lane[2 * q] | (uint32_t)lane[2 * q + 1] << 16;
-        }
-        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width)
-            for (int64_t i = 0; i < width && x->row == 1; i += 64) {
-                const int64_t n = gckpti_min(s->n - i, 64), lanes = gckpti_min(width - i, 64);
-                uint16_t two[2][64] = { { 0 } };
-                for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links); l++)
-                    V(halves)(x, at + i + l * x->step, n, two[l % 2]);
-                for (int64_t e = 0; e < lanes; e++)
-                    d[i + e] = two[0][e] | (uint32_t)two[1][e] << 16;
-            }
-    }
+    V(mixed_pack)(s, words, 0, d, width, V(mixed_put));
 }
 #endif
 
@@ -36504,28 +36571,20 @@ static const uint16_t gckpti_mixed_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* A block of 16 lanes and 32 links, all of which exist, from element `at` on. */
-typedef struct {
-    const gckpti_factor *x;
-    int64_t at;
-    const uint16_t *order;
-    int as_a;
-} gckpti_mixed_square_bf16;
-
-/* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
- * lane. across and narrow (x is bf16) are constants. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                               int narrow)
+/* Words of two links of a square: those of lane i, or (`across`: lanes lie side by side) word i of
+ * each lane. across and narrow (x is bf16) are constants. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(square) * s, int i, int across, int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
                                           _mm512_set1_epi32(16 << 16));
-    const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
+    const uint16_t *link = gckpti_mixed_order[s->words];
+    const __m512i order = across ? pair : _mm512_loadu_si512(link);
     const gckpti_factor *x = s->x;
     int64_t low = s->at + i * x->row, high = low + 16;
     __m512i all;
     if (across)
-        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
+        low = s->at + link[2 * i] * x->step, high = s->at + link[2 * i + 1] * x->step;
     if (narrow && !across)
         all = _mm512_loadu_si512(x->bf16 + low);
     else if (narrow)
@@ -36550,8 +36609,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i r0, __m512i r1, __m512i r2, _
 }
 
 /* Words i..i+3 of it, turned. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                           int narrow, __m512i *v)
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(square) * s, int i, int across, int narrow,
+                                           __m512i *v)
 {
     const __m512i r0 = gckpti_mixed_words(s, i, across, narrow);
     const __m512i r1 = gckpti_mixed_words(s, i + 1, across, narrow);
@@ -36589,8 +36648,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_factor *x, int64_
 
 /* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, lanes take 48
  * shuffles for 80, links 64. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *s, int across,
-                                                int narrow, uint32_t *d, int64_t row)
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(square) * s, int across, int narrow,
+                                                uint32_t *d, int64_t row)
 {
     const gckpti_factor x = *s->x;
     const int64_t at = s->at;
@@ -36614,8 +36673,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *
 }
 
 /* All 16 of them, to rows of `row` words: as they are, or turned. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
-                                             int narrow, uint32_t *d, int64_t row)
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(square) * s, int across, int narrow,
+                                             uint32_t *d, int64_t row)
 {
     __m512i v[4], u[4], y[4], z[4];
     if (s->as_a != across) {
@@ -36639,11 +36698,10 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, 
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
-                                                int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const V(square) * s, uint32_t *d, int64_t row)
 {
     const int across = s->x->row == 1, narrow = s->x->bf16 != NULL;
-    if (s->as_a == across && s->order == gckpti_mixed_order[GCKPTI_WORDS_PAIRS]) {
+    if (s->as_a == across && s->words == GCKPTI_WORDS_PAIRS) {
         if (narrow)
             across ? gckpti_mixed_put_pairs(s, 1, 1, d, row)
                    : gckpti_mixed_put_pairs(s, 0, 1, d, row);
@@ -36656,47 +36714,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *
         across ? gckpti_mixed_put_as(s, 1, 0, d, row) : gckpti_mixed_put_as(s, 0, 0, d, row);
 }
 
-/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put_part(const gckpti_mixed_square_bf16 *s,
-                                                     int64_t lanes, int64_t links, uint32_t *d,
-                                                     int64_t row)
-{
-    const int across = s->x->row == 1;
-    const int64_t lines = across ? links : lanes, each = across ? lanes : links;
-    const int64_t wide = across ? 16 : GCKPTI_LINKS;
-    uint16_t words[16 * GCKPTI_LINKS];
-    gckpti_factor x = *s->x;
-    const gckpti_mixed_square_bf16 all = { &x, 0, s->order, s->as_a };
-    for (int i = 0; i < 16 * GCKPTI_LINKS; i++)
-        words[i] = s->as_a ? 0x8000 : 0;
-    for (int64_t i = 0; i < lines && each > 0; i++)
-        V(halves)(s->x, s->at + i * (across ? x.step : x.row), each, words + i * wide);
-    x.bf16 = words, x.row = across ? 1 : wide, x.step = across ? wide : 1;
-    gckpti_mixed_put(&all, d, row);
-}
-
-/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
-                                           uint32_t *d, int64_t row)
-{
-    float room[GCKPTI_PANEL * GCKPTI_PANEL];
-    int64_t p = s->p, links, at;
-    for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
-        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
-        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_square_bf16 some = { &x, at + i * x.row, gckpti_mixed_order[words],
-                                                    as_a };
-            uint32_t *to = as_a ? d + i * row : d + i;
-            if (s->n - i >= 16 && links == GCKPTI_LINKS)
-                gckpti_mixed_put(&some, to, row);
-            else
-                gckpti_mixed_put_part(&some, gckpti_min(s->n - i, 16), links, to, row);
-        }
-        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
-    }
-}
-
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
                                                         uint16_t *d, int64_t row)
 {
@@ -36704,7 +36721,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
     if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
-        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, gckpti_mixed_put);
         return;
     }
     for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
@@ -36717,7 +36734,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)
 {
-    gckpti_mixed_pack(s, words, 0, d, width);
+    V(mixed_pack)(s, words, 0, d, width, gckpti_mixed_put);
 }
 
 #undef GCKPTI_TARGET_BF16
@@ -37988,7 +38005,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     NULL,
     2,

@@ -255,6 +255,14 @@ static inline int gckpti_is_plain(const gckpt_call *call)
     return !GCKPTI_WITH_BACKENDS || call->plain;
 }
 
+static inline int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
+}
+
 /* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
  * of n. */
 enum { GCKPTI_JOB = 32768 };

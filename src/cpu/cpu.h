@@ -194,7 +194,7 @@ typedef struct {
  * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
  * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
-    GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
+    GCKPTI_WORDS_PAIRS, /* links 2 q (the half that comes first in memory) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
     GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
 };
@@ -221,7 +221,7 @@ typedef struct {
 } gckpti_mixed_tiles;
 
 /* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
- * blocks of t from link p on. */
+ * blocks of t from link p on. Of x, lanes or links lie side by side. */
 typedef struct {
     const gckpti_product *t;
     const gckpti_factor *x;

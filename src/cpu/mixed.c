@@ -56,6 +56,7 @@ static int gckpti_never_flushes(gckpti_mixed_part *s)
 static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
 {
     const int64_t links = (t->blocks - 1) * GCKPTI_LINKS + t->last;
+    const int upper = gckpti_little_endian(); /* of odd links */
     uint16_t column[GCKPTI_LINKS];
     gckpti_product all;
     memset(&all, 0, sizeof all);
@@ -66,7 +67,8 @@ static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
             for (int64_t p = 0; p < links; p += GCKPTI_LINKS) {
                 all.k = gckpti_min(links - p, GCKPTI_LINKS);
                 for (int64_t l = 0; l < all.k; l++)
-                    column[l] = (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l & 1 ? 16 : 0));
+                    column[l] =
+                        (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l % 2 == upper ? 16 : 0));
                 all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
                 all.a.step = all.b.step = 1;
                 d = gckpti_mixed_element(&all, 0, 0, d);

@@ -99,7 +99,6 @@ extern const char gckpti_part_format[];
 extern const gckpt_file_desc gckpti_file_plain;
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);
-GCKPTI_FN int gckpti_little_endian(void);
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);

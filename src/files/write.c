@@ -25,14 +25,6 @@ GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
     return shape;
 }
 
-GCKPTI_FN int gckpti_little_endian(void)
-{
-    const uint16_t one = 1;
-    unsigned char first;
-    memcpy(&first, &one, 1);
-    return first;
-}
-
 /* ---- write ---- */
 /* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)

@@ -145,28 +145,20 @@ static const uint16_t gckpti_mixed_order[3][32] = {
       17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
 };
 
-/* A block of 16 lanes and 32 links, all of which exist, from element `at` on. */
-typedef struct {
-    const gckpti_factor *x;
-    int64_t at;
-    const uint16_t *order;
-    int as_a;
-} gckpti_mixed_square_bf16;
-
-/* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
- * lane. across and narrow (x is bf16) are constants. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                               int narrow)
+/* Words of two links of a square: those of lane i, or (`across`: lanes lie side by side) word i of
+ * each lane. across and narrow (x is bf16) are constants. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(square) * s, int i, int across, int narrow)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
                                           _mm512_set1_epi32(16 << 16));
-    const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
+    const uint16_t *link = gckpti_mixed_order[s->words];
+    const __m512i order = across ? pair : _mm512_loadu_si512(link);
     const gckpti_factor *x = s->x;
     int64_t low = s->at + i * x->row, high = low + 16;
     __m512i all;
     if (across)
-        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
+        low = s->at + link[2 * i] * x->step, high = s->at + link[2 * i + 1] * x->step;
     if (narrow && !across)
         all = _mm512_loadu_si512(x->bf16 + low);
     else if (narrow)
@@ -191,8 +183,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i r0, __m512i r1, __m512i r2, _
 }
 
 /* Words i..i+3 of it, turned. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                           int narrow, __m512i *v)
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(square) * s, int i, int across, int narrow,
+                                           __m512i *v)
 {
     const __m512i r0 = gckpti_mixed_words(s, i, across, narrow);
     const __m512i r1 = gckpti_mixed_words(s, i + 1, across, narrow);
@@ -230,8 +222,8 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_factor *x, int64_
 
 /* All 16 words of pairs, turned, to rows of `row` words: loaded by quarters, lanes take 48
  * shuffles for 80, links 64. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *s, int across,
-                                                int narrow, uint32_t *d, int64_t row)
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(square) * s, int across, int narrow,
+                                                uint32_t *d, int64_t row)
 {
     const gckpti_factor x = *s->x;
     const int64_t at = s->at;
@@ -255,8 +247,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const gckpti_mixed_square_bf16 *
 }
 
 /* All 16 of them, to rows of `row` words: as they are, or turned. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
-                                             int narrow, uint32_t *d, int64_t row)
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(square) * s, int across, int narrow,
+                                             uint32_t *d, int64_t row)
 {
     __m512i v[4], u[4], y[4], z[4];
     if (s->as_a != across) {
@@ -280,11 +272,10 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, 
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
-                                                int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const V(square) * s, uint32_t *d, int64_t row)
 {
     const int across = s->x->row == 1, narrow = s->x->bf16 != NULL;
-    if (s->as_a == across && s->order == gckpti_mixed_order[GCKPTI_WORDS_PAIRS]) {
+    if (s->as_a == across && s->words == GCKPTI_WORDS_PAIRS) {
         if (narrow)
             across ? gckpti_mixed_put_pairs(s, 1, 1, d, row)
                    : gckpti_mixed_put_pairs(s, 0, 1, d, row);
@@ -297,47 +288,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *
         across ? gckpti_mixed_put_as(s, 1, 0, d, row) : gckpti_mixed_put_as(s, 0, 0, d, row);
 }
 
-/* The same of a block of which `lanes` and `links` exist; other places of a are -0, of b +0. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put_part(const gckpti_mixed_square_bf16 *s,
-                                                     int64_t lanes, int64_t links, uint32_t *d,
-                                                     int64_t row)
-{
-    const int across = s->x->row == 1;
-    const int64_t lines = across ? links : lanes, each = across ? lanes : links;
-    const int64_t wide = across ? 16 : GCKPTI_LINKS;
-    uint16_t words[16 * GCKPTI_LINKS];
-    gckpti_factor x = *s->x;
-    const gckpti_mixed_square_bf16 all = { &x, 0, s->order, s->as_a };
-    for (int i = 0; i < 16 * GCKPTI_LINKS; i++)
-        words[i] = s->as_a ? 0x8000 : 0;
-    for (int64_t i = 0; i < lines && each > 0; i++)
-        V(halves)(s->x, s->at + i * (across ? x.step : x.row), each, words + i * wide);
-    x.bf16 = words, x.row = across ? 1 : wide, x.step = across ? wide : 1;
-    gckpti_mixed_put(&all, d, row);
-}
-
-/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
-                                           uint32_t *d, int64_t row)
-{
-    float room[GCKPTI_PANEL * GCKPTI_PANEL];
-    int64_t p = s->p, links, at;
-    for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
-        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
-        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_square_bf16 some = { &x, at + i * x.row, gckpti_mixed_order[words],
-                                                    as_a };
-            uint32_t *to = as_a ? d + i * row : d + i;
-            if (s->n - i >= 16 && links == GCKPTI_LINKS)
-                gckpti_mixed_put(&some, to, row);
-            else
-                gckpti_mixed_put_part(&some, gckpti_min(s->n - i, 16), links, to, row);
-        }
-        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
-    }
-}
-
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
                                                         uint16_t *d, int64_t row)
 {
@@ -345,7 +295,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
     const __m512i order = _mm512_loadu_si512(gckpti_mixed_order[words]);
     void *to = d;
     if (!s->x->bf16 || s->x->step != 1 || s->t->run || s->p + k > s->t->k) {
-        gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+        V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, gckpti_mixed_put);
         return;
     }
     for (int64_t i = 0; i < s->n; i++) /* whole blocks, as most have */
@@ -358,7 +308,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
                                                         uint32_t *d, int64_t width)
 {
-    gckpti_mixed_pack(s, words, 0, d, width);
+    V(mixed_pack)(s, words, 0, d, width, gckpti_mixed_put);
 }
 
 #undef GCKPTI_TARGET_BF16

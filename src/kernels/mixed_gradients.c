@@ -269,7 +269,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     NULL,
     2,

@@ -5,15 +5,23 @@
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
- * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them: hence more than 60 lines.
- * rows, vectors: constants. */
-GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
+/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 {
-    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
-    float *c = t->c;
+#if GCKPTI_X86
+    return x;
+#else
+    const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
+    return V(floats)(u & (normal | 0x80000000u));
+#endif
+}
+
+/* Elements at x, and what the two chains of a block came to. */
+GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS odd)
+{
+    return V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(V(load)(even) + odd));
+}
+
 #define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
 #define GCKPTI_TILE_LOAD(i, at)                                                                    \
     if (rows > i) {                                                                                \
@@ -33,6 +41,15 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
         if (vectors > 2)                                                                           \
             h##i = V(fma)(x, b2, h##i);                                                            \
     }
+#define GCKPTI_TILE_ADD(i, at)                                                                     \
+    if (rows > i) {                                                                                \
+        l##i = V(block_added)(from, even, l##i);                                                   \
+        if (vectors > 1)                                                                           \
+            m##i = V(block_added)(from + W, even + W, m##i);                                       \
+        if (vectors > 2)                                                                           \
+            h##i = V(block_added)(from + 2 * W, even + 2 * W, h##i);                               \
+        from += t->from_row, even += GCKPTI_TILE_VECTORS * W;                                      \
+    }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
         if (vectors > 1)                                                                           \
@@ -47,11 +64,21 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
             V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
+ * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants,
+ * as is whether even is NULL, or rows of GCKPTI_TILE_VECTORS vectors: then the chains start at +0,
+ * and what they come to is added to those and to what c is loaded from (a block of bf16 plans). */
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const float *even)
+{
+    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from) {
+    if (from && !even) {
         GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
     }
-    if (rows == GCKPTI_TILE_ROWS) {
+    if (rows == GCKPTI_TILE_ROWS && t->next) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -66,12 +93,16 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
+    if (even) {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
+    }
     GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+}
 #undef GCKPTI_TILE_NAME
 #undef GCKPTI_TILE_LOAD
 #undef GCKPTI_TILE_STEP
+#undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
-}
 #undef GCKPTI_TILE_EACH
 
 #if GCKPTI_TILE_ROWS == 8
@@ -80,7 +111,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, NULL); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)

@@ -80,15 +80,12 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
     enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
     const float *b = (const float *)u->packed;
-    const uint32_t one = 1;
     float room[LINKS * COLS];
-    unsigned char low;
-    memcpy(&low, &one, 1);
     const int blocks = u->storage == GCKPT_STORED_I4;
     const int words =
         lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
     const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
-    const int whole = low && lone->a_step == 1 && (blocks ? fours : words);
+    const int whole = gckpti_little_endian() && lone->a_step == 1 && (blocks ? fours : words);
     const int64_t most = blocks ? MOST : COLS;
     V(lone) t = *lone;
     for (int64_t j = 0; j < lone->n; j += t.n) {

@@ -1465,25 +1465,6 @@ static void turned_b(const gckpti_mixed_links *s, int words, uint32_t *d, int64_
     right->mixed->pack_b(&other, words, d, width);
 }
 
-/* A factor none of whose strides is 1: no op has one of more than a row. */
-static void test_strides(void)
-{
-    enum { LANES = 16, LINKS = 64, DOWN = 3, ALONG = 50 };
-    static uint16_t x[LANES * DOWN + LINKS * ALONG], d[LANES * LINKS];
-    const gckpti_factor a = { NULL, x, DOWN, ALONG, 0, NULL };
-    const gckpti_product t = gckpti_product_of(LANES, LANES, LINKS, a, a, NULL);
-    const gckpti_mixed_links s = { &t, &a, 0, LANES, 0, LINKS / GCKPTI_LINKS };
-    for (int i = 0; i < LANES * DOWN + LINKS * ALONG; i++)
-        x[i] = (uint16_t)i;
-    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_AVX512; isa++) {
-        if (!gckpt_isa_available((gckpt_isa)isa))
-            continue;
-        kernels_of((gckpt_isa)isa)->mixed->pack_a(&s, GCKPTI_WORDS_PAIRS, d, LINKS);
-        for (int i = 0; i < LANES * LINKS; i++)
-            CHECK_MSG(d[i] == x[i / LINKS * DOWN + i % LINKS * ALONG], "isa %d, element %d", isa, i);
-    }
-}
-
 static void test_wrong(void)
 {
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
@@ -1544,7 +1525,6 @@ int main(int argc, char **argv)
     }
     test_available();
     test_wrong();
-    test_strides();
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         long before = check_passed + check_failed;
         state = i + 1;
