@@ -14293,7 +14293,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
 static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 {
     static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+                                         0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
     float x[25];
     uint16_t narrow[25];
     int same = 1;
