@@ -90,7 +90,7 @@ static void (*const V(blocks)[3])(const gckpti_tile *t) = { V(block_1), V(block_
 GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[(int)GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     gckpti_tile tile = {
         0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, NULL
     };
