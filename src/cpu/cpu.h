@@ -87,7 +87,7 @@ typedef struct {
 } gckpti_rectangle;
 
 /* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
- * lines each tile (f32), block of 4 rows (AVX512-BF16) or block of a tile (AMX, which sets it). */
+ * lines each tile (f32), block of 4 rows (bf16) or block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;

@@ -81,12 +81,17 @@ GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
     half.from = t->from, half.c = t->c, half.c_row = t->c_row;
     V(tile)(&half, GCKPTI_TILE_ROWS, vectors, even);
 }
-static GCKPTI_TARGET void V(block_1)(const gckpti_tile *t) { V(block)(t, 1); }
-static GCKPTI_TARGET void V(block_2)(const gckpti_tile *t) { V(block)(t, 2); }
-static GCKPTI_TARGET void V(block_3)(const gckpti_tile *t) { V(block)(t, GCKPTI_TILE_VECTORS); }
-static void (*const V(blocks)[3])(const gckpti_tile *t) = { V(block_1), V(block_2), V(block_3) };
+static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
+{
+    if (W == 16 && vectors == 1)
+        V(block)(t, 1);
+    else if (GCKPTI_TILE_VECTORS == 2 || vectors == 2)
+        V(block)(t, 2);
+    else
+        V(block)(t, GCKPTI_TILE_VECTORS);
+}
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time; chain: a constant. */
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these); chain: a constant. */
 GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
@@ -98,10 +103,11 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
         V(mixed_wide)(t, p, a, b);
         tile.k = p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
-        tile.k = chain ? tile.k : tile.k / 2;
+        tile.k /= 2 - chain;
         for (int64_t i = 0, m; i < t->m; i += m) {
             m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            gckpti_fetch_some(t->fetch);
+            for (int64_t r = 0; r < m; r += 4)
+                gckpti_fetch_some(t->fetch);
             for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->more; r++)
                 for (int64_t j = 0; j < t->width; j += 16)
                     __builtin_prefetch(t->c + r * t->c_row + j);
@@ -110,7 +116,10 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
                 n = V(panel)(t->width, j);
                 tile.b = b + j, tile.c = t->c + i * t->c_row + j;
                 tile.from = from ? from + i * tile.from_row + j : NULL;
-                (chain ? V(tiles)[n / W - 1][m - 1] : V(blocks)[n / W - 1])(&tile);
+                if (chain)
+                    V(tiles)[n / W - 1][m - 1](&tile);
+                else
+                    V(blocks)(&tile, n / W);
             }
         }
     }
