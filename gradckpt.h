@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3784
+ *     >>kernels   what is done with an item, for each instruction set                         3785
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -34883,19 +34883,19 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
     }
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants,
- * as is whether even is NULL, or rows of GCKPTI_TILE_VECTORS vectors: then the chains start at +0,
- * and what they come to is added to those and to what c is loaded from (a block of bf16 plans). */
-GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const float *even)
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
+ * constants. block (of bf16 plans): 1: its even links; 2: its odd ones. Their chains start at +0;
+ * what 2's come to is added to 1's (t->next, in rows of GCKPTI_TILE_VECTORS) and to c. */
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from && !even) {
+    if (from && !block) {
         GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
     }
-    if (rows == GCKPTI_TILE_ROWS && t->next) {
+    if (rows == GCKPTI_TILE_ROWS && !block) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -34910,7 +34910,8 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const fl
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
-    if (even) {
+    if (block == 2) {
+        const float *even = t->next;
         GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
     }
     GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
@@ -34928,7 +34929,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const fl
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, NULL); }
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, 0); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
@@ -36239,11 +36240,11 @@ GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
     float even[GCKPTI_TILE_ROWS * GCKPTI_TILE_VECTORS * W] GCKPTI_ALIGNED;
     gckpti_tile half = *t;
     half.a_row = GCKPTI_LINKS, half.a_step = 2, half.b_step = 2 * t->b_step, half.last = W;
-    half.from = half.next = NULL, half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, NULL);
+    half.from = NULL, half.next = half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 1);
     half.a = t->a + 1, half.b = t->b + t->b_step;
     half.from = t->from, half.c = t->c, half.c_row = t->c_row;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, even);
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 2);
 }
 static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
 {
@@ -36255,13 +36256,13 @@ static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
         V(block)(t, GCKPTI_TILE_VECTORS);
 }
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these); chain: a constant. */
-GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these). */
+static GCKPTI_TARGET void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[(int)GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     gckpti_tile tile = {
-        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, NULL
+        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, a
     };
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;

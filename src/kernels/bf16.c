@@ -75,11 +75,11 @@ GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
     float even[GCKPTI_TILE_ROWS * GCKPTI_TILE_VECTORS * W] GCKPTI_ALIGNED;
     gckpti_tile half = *t;
     half.a_row = GCKPTI_LINKS, half.a_step = 2, half.b_step = 2 * t->b_step, half.last = W;
-    half.from = half.next = NULL, half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, NULL);
+    half.from = NULL, half.next = half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 1);
     half.a = t->a + 1, half.b = t->b + t->b_step;
     half.from = t->from, half.c = t->c, half.c_row = t->c_row;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, even);
+    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 2);
 }
 static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
 {
@@ -91,13 +91,13 @@ static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
         V(block)(t, GCKPTI_TILE_VECTORS);
 }
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these); chain: a constant. */
-GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these). */
+static GCKPTI_TARGET void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[(int)GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     gckpti_tile tile = {
-        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, NULL
+        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, a
     };
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;

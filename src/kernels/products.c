@@ -66,19 +66,19 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
     }
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants,
- * as is whether even is NULL, or rows of GCKPTI_TILE_VECTORS vectors: then the chains start at +0,
- * and what they come to is added to those and to what c is loaded from (a block of bf16 plans). */
-GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const float *even)
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
+ * constants. block (of bf16 plans): 1: its even links; 2: its odd ones. Their chains start at +0;
+ * what 2's come to is added to 1's (t->next, in rows of GCKPTI_TILE_VECTORS) and to c. */
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from && !even) {
+    if (from && !block) {
         GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
     }
-    if (rows == GCKPTI_TILE_ROWS && t->next) {
+    if (rows == GCKPTI_TILE_ROWS && !block) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -93,7 +93,8 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const fl
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
-    if (even) {
+    if (block == 2) {
+        const float *even = t->next;
         GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
     }
     GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
@@ -111,7 +112,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, const fl
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, NULL); }
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, 0); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
