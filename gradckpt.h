@@ -29,18 +29,18 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1271
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1287
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1754
+ *     >>store     parameters and optimiser state, however they are stored                     1771
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5722
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5744
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2095
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2115
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5308
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5337
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -61,10 +61,10 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3785
+ *     >>kernels   what is done with an item, for each instruction set                         3912
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
- *                 mixed_gradients, amx, losses, errors, cells, table, end
+ *                 mixed_gradients, amx, losses, errors, cells, random, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -3831,42 +3831,52 @@ typedef struct {
     float hi, lo;
 } gckpti_angle;
 
-/* The angle of p, a turn being 2^64. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+/* The angle of p, a turn being 2^64: hi + lo in units of p. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
 {
     gckpti_angle r;
     r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     p -= (uint64_t)r.quadrant << 62;
-    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
-    uint64_t size = p >> 63 ? 0 - p : p;
-    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
-    angle += (double)(int32_t)(size & 0x7fffffffu);
-    angle = p >> 63 ? -angle : angle;
-    float a = (float)angle, b = (float)(angle - (double)a);
+    /* by halves of 32 and 31 bits, the upper one signed, that converting neither rounds (as gcc
+     * -m32 may, in an x87 register), and without branches, of which each second would be wrong */
+    double angle = (double)(int32_t)(uint32_t)(p >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(p & 0x7fffffffu);
+    r.hi = (float)angle, r.lo = (float)(angle - (double)r.hi);
+    return r;
+}
+
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r = gckpti_angle_units(p);
+    const float a = r.hi, b = r.lo;
     r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
     r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
     r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
     return r;
 }
 
-/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
- * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
- * weight 2. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
+
+/* x * 2/pi modulo 4 times 2^62 of a finite x beyond pi/4, whose bits are u, in integers (Payne and
+ * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
+GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+    uint32_t offset = (u >> 23) - 120u;
+    const uint32_t *word = two_over_pi + offset / 32;
+    uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+    for (int i = 0; i < 3; i++)
+        v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+    return (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32);
+}
+
+/* The angle of |x|; NaN where x is not finite. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+{
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
-    if (u > 0x3f490fdau && u < 0x7f800000u) {
-        uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = two_over_pi + offset / 32;
-        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
-        for (int i = 0; i < 3; i++)
-            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
-    }
-    return r;
+    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_angle_of(gckpti_quarters(u)) : r;
 }
 
 /* >>num/again */
@@ -4569,6 +4579,12 @@ GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, 
     out[3] = c3;
 }
 
+/* Whose words these are: block `index` of stream `stream` at step `step`. */
+typedef struct {
+    uint64_t key;
+    uint32_t stream, step;
+} gckpti_random;
+
 /* A random word as a float in [0,1): its 24 high bits. */
 GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 {
@@ -5232,8 +5248,17 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* Draws all raw values. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+/* n initial values from number `at` on (store/values.c); a block of words for each two. */
+typedef struct {
+    gckpti_random random;
+    gckpt_init init;
+    int64_t at, n;
+    float *out;
+    const gckpt_call *call;
+} gckpti_drawing;
+typedef void gckpti_draw(gckpti_drawing *d);
+/* Draws all raw values, random floats by `by`, if there is one. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call);
 
 /* Gives all raw values back, newest first, as a block wants it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
@@ -5622,25 +5647,31 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 /* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
  * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
  * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
- * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
-static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
-                               float *out)
+ * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). What is not
+ * random is as if all words were 0. */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, gckpti_drawing *d,
+                               gckpti_draw *by)
 {
     const gckpt_init *init = &q->init;
-    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, gckpti_length(q->p.name));
-    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
+    const int random = GCKPTI_DRAWS && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_DRAWS ? -1.0f : 0.0f,
+                                      gckpti_fma(init->normal, 0, init->constant));
+    d->random.key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_length(q->p.name));
+    for (int64_t i = 0; i < d->n && !random; i++)
+        d->out[i] = constant;
+    if (random && by)
+        by(d);
+    for (int64_t i = -(d->at & 1); i < d->n && random && !by; i += 2) { /* pairs, or half a one */
         float normal[2] = { 0, 0 };
-        uint32_t word[4] = { 0, 0, 0, 0 };
-        if (GCKPTI_DRAWS && gckpti_is_random(init))
-            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (GCKPTI_DRAWS && (init->normal < 0 || init->normal > 0))
+        uint32_t word[4];
+        gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < n; j++) {
-            float uniform = GCKPTI_DRAWS ? gckpti_fma(2, gckpti_uniform(word[2 + j]), -1) : 0;
-            out[i + j] = gckpti_fma(init->uniform, uniform,
-                                    gckpti_fma(init->normal, normal[j], init->constant));
-        }
+        for (int j = i < 0; j < 2 && i + j < d->n; j++)
+            d->out[i + j] =
+                gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
+                           gckpti_fma(init->normal, normal[j], init->constant));
     }
 }
 
@@ -5651,7 +5682,8 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room, NULL };
+        gckpti_draw_values(s, q, &d, NULL);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, room);
         return room;
@@ -5687,13 +5719,14 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values, call };
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
+            gckpti_draw_values(s, q, &d, by);
         else if (q->raw)
             (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;
@@ -6246,7 +6279,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_tell_block(store, "store", &store->memory, 0);
-    gckpti_values_draw(store);
+    gckpti_values_draw(store, NULL, NULL);
     *out = store->params[index].p;
     return result;
 }
@@ -7350,7 +7383,7 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
     fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
@@ -7434,6 +7467,49 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
 GCKPTI_INLINE void gckpti_put_passed(float *d, float g, float pass, int accumulate)
 {
     gckpti_put(d, pass > 0.0f ? g : 0.0f, accumulate);
+}
+
+/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
+ * wanted. */
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t n;
+    int accumulate;
+} gckpti_passage;
+
+static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
+    if (backward)
+        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
+    p.n = p.to ? p.n : 0;
+    return p;
+}
+
+/* dropout: element i passes, times factor, where 24 bits of its random word (the (at + i)th, four
+ * to a block) are `least` at least; else it is +0. */
+typedef struct {
+    gckpti_passage way;
+    float factor;
+    uint32_t least;
+    uint64_t at;
+    gckpti_random random;
+} gckpti_dropping;
+
+/* u >= p in integers: u is one of 2^24. */
+static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int backward)
+{
+    const float p = *(const float *)call->attributes, least = p > 0.0f ? p * 16777216.0f : 0.0f;
+    gckpti_dropping d;
+    d.way = gckpti_passage_of(call, backward);
+    d.factor = 1.0f / (1.0f - p);
+    d.least = (uint32_t)least, d.least += (float)d.least < least;
+    d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
+    d.random.key = call->seed;
+    d.random.stream = (uint32_t)call->id, d.random.step = (uint32_t)call->step;
+    return d;
 }
 
 /* An op's kernels, both by one function: run, a call with `backward` in it. */
@@ -8240,26 +8316,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/curves.c ---- */
-/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
- * wanted. */
-typedef struct {
-    const float *from;
-    float *to;
-    int64_t n;
-    int accumulate;
-} gckpti_passage;
-
-static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
-    if (backward)
-        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
-    p.n = p.to ? p.n : 0;
-    return p;
-}
-
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
@@ -8627,28 +8683,27 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return gckpti_unary_shape(call);
 }
-/* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_by(const gckpt_call *call, int backward)
 {
-    float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
-    gckpti_passage way = gckpti_passage_of(call, backward);
-    uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
+    const gckpti_dropping d = gckpti_dropping_of(call, backward);
+    const gckpti_passage way = d.way;
     uint32_t block[4] = { 0, 0, 0, 0 };
     if (!gckpti_trains(call)) { /* only training plans have a backward */
         gckpti_detach_forward(call);
         return;
     }
-    for (int64_t i = 0; i < way.n; i++, at++) {
+    for (int64_t i = 0; i < way.n; i++) {
+        const uint64_t at = d.at + (uint64_t)i;
         if (i == 0 || at % 4 == 0)
-            gckpti_philox(call->seed, at / 4, (uint32_t)call->id, (uint32_t)call->step, block);
-        if (gckpti_uniform(block[at % 4]) >= p)
-            gckpti_put_product(&way.to[i], factor, way.from[i], way.accumulate);
+            gckpti_philox(d.random.key, at / 4, d.random.stream, d.random.step, block);
+        if (block[at % 4] >> 8 >= d.least)
+            gckpti_put_product(&way.to[i], d.factor, way.from[i], way.accumulate);
         else
             gckpti_put(&way.to[i], 0.0f, way.accumulate);
     }
 }
 GCKPTI_BOTH_WAYS(dropout, gckpti_dropout_by(call, backward))
-GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_ROW(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -13440,6 +13495,8 @@ typedef struct {
     void (*errors_backward)(const gckpti_errors *e, int64_t row);
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float times, float cap);
+    void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
+    void (*draw)(const gckpti_drawing *d);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
@@ -14430,6 +14487,24 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
                    gckpti_piece_item, &s);
     return 1;
 }
+
+/* ---- dropout: an item is 4096 elements ---- */
+static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
+{
+    const gckpti_dropping d = gckpti_dropping_of(call, call->grad_out != NULL);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.way.n);
+    gckpti_kernels_of(call)->dropout(&d, at, end);
+}
+
+static void gckpti_fast_dropout(const gckpt_call *call, int backward)
+{
+    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
+    if (gckpti_trains(call))
+        gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
+    else if (!backward)
+        gckpti_dropout_forward(call);
+}
+GCKPTI_BOTH_WAYS(fast_dropout, gckpti_fast_dropout(call, backward))
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
 static void gckpti_add_backward_repeated(const gckpt_call *call)
@@ -27449,6 +27524,35 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
     return used;
 }
 
+/* Draws raw values, by vectors where the processor runs the plan by them or another backend does,
+ * a job of them at a time. (A parallel_for of the user's is for steps.) */
+#if GCKPTI_HAS_FAST
+static void gckpti_draw_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_drawing d = *(const gckpti_drawing *)context;
+    (void)worker;
+    d.at += i * GCKPTI_JOB, d.out += i * GCKPTI_JOB;
+    d.n = gckpti_min(d.n - i * GCKPTI_JOB, GCKPTI_JOB);
+    gckpti_kernels_of(d.call)->draw(&d);
+}
+static void gckpti_draw_fast(gckpti_drawing *d)
+{
+    gckpt_parallel(d->call, GCKPTI_JOBS(d->n), gckpti_draw_item, d);
+}
+static void gckpti_draw_state(const gckpt_exec *e)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    c.threads = e->desc.parallel_for ? 1 : c.threads;
+    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !c.kernels && i > GCKPT_ISA_PLAIN;
+         i--)
+        (void)gckpti_cpu_backend((gckpt_isa)i, &c.kernels);
+    gckpti_values_draw(e->store, c.kernels ? gckpti_draw_fast : NULL, &c);
+}
+#else
+static void gckpti_draw_state(const gckpt_exec *e) { gckpti_values_draw(e->store, NULL, NULL); }
+#endif
+
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
  * are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
@@ -27476,7 +27580,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                   q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
-        gckpti_values_draw(s);
+        gckpti_draw_state(e);
         return GCKPT_OK;
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
@@ -31468,7 +31572,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
-        gckpti_values_draw(s);
+        gckpti_values_draw(s, NULL, NULL);
     gckpti_values_undo(s);
     return result;
 }
@@ -38389,6 +38493,132 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 #endif
 
+/* >>kernels/random */
+/* ---- random words (num/random) by vectors: what drops out, initial values ---- */
+/* The upper words of products. */
+GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
+{
+#if GCKPTI_ISA == 3
+    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
+#elif GCKPTI_ISA == 2
+    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
+#else
+    for (int i = 0; i < W; i++)
+        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
+    return a;
+#endif
+}
+
+/* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
+GCKPTI_INLINED void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
+{
+    uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
+    INTS c0, c1, c2, c3;
+    for (uint32_t i = 0; i < W; i++)
+        low[i] = (uint32_t)index + i;
+    memcpy(&c0, low, sizeof c0);
+    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
+    c2 = (c0 ^ c0) + s->stream;
+    c3 = (c0 ^ c0) + s->step;
+    for (int round = 0; round < 10; round++) {
+        const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
+        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
+        c0 = b ^ c1 ^ k0;
+        c2 = a ^ c3 ^ k1;
+        c1 = b_low;
+        c3 = a_low;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* Elements first..end-1 of dropout (ops/curves). */
+static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, int64_t end)
+{
+    const FLOATS factor = V(set1)(d->factor);
+    uint32_t passes[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
+    uint64_t at = (d->at + (uint64_t)first) / 4;
+    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
+    for (int64_t n; first < end; i += 4 * W, at += W) {
+        INTS word[4];
+        V(philox)(&d->random, at, word);
+        for (int k = 0; k < 4; k++) {
+            const INTS mask = (INTS)(word[k] >> 8 >= d->least);
+            for (int l = 0; l < W; l++)
+                passes[4 * l + k] = mask[l];
+        }
+        for (; first < end && first < i + 4 * W; first += n) {
+            INTS mask;
+            n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
+            memcpy(&mask, passes + (first - i), sizeof mask);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & mask);
+            V(put)(d->way.to + first, factor, x, d->way.accumulate, n);
+        }
+    }
+}
+
+/* Up to 2^24 units of 2^-24, exactly, by halves: 2^23 has none but whole numbers beside it. */
+GCKPTI_INLINED FLOATS V(units)(INTS x)
+{
+    const FLOATS none = V(set1)(8388608.0f);
+    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - none) * 4096.0f;
+    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
+}
+
+/* gckpti_normal; the angle's reduction lane by lane. */
+GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
+{
+    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
+    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
+    const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
+    float angle[4][W];
+    FLOATS a, b, hi, lo, s, c;
+    V(store)(angle[0], x);
+    for (int i = 0; i < W; i++) {
+        const uint32_t bits = gckpti_bits(angle[0][i]);
+        gckpti_angle t = { 0, 0.0f, 0.0f };
+        if (bits > GCKPTI_SMALL_ANGLE)
+            t = gckpti_angle_units(gckpti_quarters(bits));
+        angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
+    }
+    a = V(load)(angle[1]), b = V(load)(angle[2]);
+    hi = V(fma)(a, unit, V(zero)()); /* no product that an addition could take in */
+    lo = V(fma)(a, unit, -hi);
+    lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
+    hi = V(less)(most, x, hi, x);
+    s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
+    const INTS quadrant = V(bits)(V(load)(angle[3]));
+    const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
+    y[0] = r * V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
+    y[1] = r * V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+}
+
+/* Initial values (store/values). */
+static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
+{
+    const gckpt_init *init = &d->init;
+    for (int64_t i = -(d->at & 1); i < d->n; i += 2 * W) {
+        FLOATS y[2] = { V(zero)(), V(zero)() };
+        float x[2][W];
+        INTS word[4];
+        V(philox)(&d->random, (uint64_t)(d->at + i) / 2, word);
+        if (init->normal < 0 || init->normal > 0)
+            V(normals)(word, y);
+        for (int k = 0; k < 2; k++) {
+            const FLOATS u = V(fma)(V(set1)(2.0f), V(units)(word[2 + k] >> 8), V(set1)(-1.0f));
+            y[k] = V(fma)(V(set1)(init->normal), y[k], V(set1)(init->constant));
+            V(store)(x[k], V(fma)(V(set1)(init->uniform), u, y[k]));
+        }
+        for (int64_t e = i < 0; e < 2 * W && i + e < d->n; e++)
+            d->out[i + e] = x[e % 2][e / 2];
+    }
+}
+
 /* >>kernels/table */
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
@@ -38400,6 +38630,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
         GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
         GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap),                             \
+        GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(draw),                                             \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16

@@ -401,6 +401,8 @@ typedef struct {
     void (*errors_backward)(const gckpti_errors *e, int64_t row);
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float times, float cap);
+    void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
+    void (*draw)(const gckpti_drawing *d);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \

@@ -40,5 +40,6 @@
 #include "kernels/losses.c"
 #include "kernels/errors.c"
 #include "kernels/cells.c"
+#include "kernels/random.c"
 #include "kernels/table.c"
 #endif

@@ -187,40 +187,50 @@ typedef struct {
     float hi, lo;
 } gckpti_angle;
 
-/* The angle of p, a turn being 2^64. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+/* The angle of p, a turn being 2^64: hi + lo in units of p. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
 {
     gckpti_angle r;
     r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     p -= (uint64_t)r.quadrant << 62;
-    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
-    uint64_t size = p >> 63 ? 0 - p : p;
-    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
-    angle += (double)(int32_t)(size & 0x7fffffffu);
-    angle = p >> 63 ? -angle : angle;
-    float a = (float)angle, b = (float)(angle - (double)a);
+    /* by halves of 32 and 31 bits, the upper one signed, that converting neither rounds (as gcc
+     * -m32 may, in an x87 register), and without branches, of which each second would be wrong */
+    double angle = (double)(int32_t)(uint32_t)(p >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(p & 0x7fffffffu);
+    r.hi = (float)angle, r.lo = (float)(angle - (double)r.hi);
+    return r;
+}
+
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r = gckpti_angle_units(p);
+    const float a = r.hi, b = r.lo;
     r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
     r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
     r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
     return r;
 }
 
-/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
- * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
- * weight 2. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
+
+/* x * 2/pi modulo 4 times 2^62 of a finite x beyond pi/4, whose bits are u, in integers (Payne and
+ * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
+GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+    uint32_t offset = (u >> 23) - 120u;
+    const uint32_t *word = two_over_pi + offset / 32;
+    uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+    for (int i = 0; i < 3; i++)
+        v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+    return (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32);
+}
+
+/* The angle of |x|; NaN where x is not finite. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+{
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
-    if (u > 0x3f490fdau && u < 0x7f800000u) {
-        uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = two_over_pi + offset / 32;
-        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
-        for (int i = 0; i < 3; i++)
-            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
-    }
-    return r;
+    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_angle_of(gckpti_quarters(u)) : r;
 }

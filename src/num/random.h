@@ -35,6 +35,12 @@ GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, 
     out[3] = c3;
 }
 
+/* Whose words these are: block `index` of stream `stream` at step `step`. */
+typedef struct {
+    uint64_t key;
+    uint32_t stream, step;
+} gckpti_random;
+
 /* A random word as a float in [0,1): its 24 high bits. */
 GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 {

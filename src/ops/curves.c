@@ -263,28 +263,27 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return gckpti_unary_shape(call);
 }
-/* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_by(const gckpt_call *call, int backward)
 {
-    float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
-    gckpti_passage way = gckpti_passage_of(call, backward);
-    uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
+    const gckpti_dropping d = gckpti_dropping_of(call, backward);
+    const gckpti_passage way = d.way;
     uint32_t block[4] = { 0, 0, 0, 0 };
     if (!gckpti_trains(call)) { /* only training plans have a backward */
         gckpti_detach_forward(call);
         return;
     }
-    for (int64_t i = 0; i < way.n; i++, at++) {
+    for (int64_t i = 0; i < way.n; i++) {
+        const uint64_t at = d.at + (uint64_t)i;
         if (i == 0 || at % 4 == 0)
-            gckpti_philox(call->seed, at / 4, (uint32_t)call->id, (uint32_t)call->step, block);
-        if (gckpti_uniform(block[at % 4]) >= p)
-            gckpti_put_product(&way.to[i], factor, way.from[i], way.accumulate);
+            gckpti_philox(d.random.key, at / 4, d.random.stream, d.random.step, block);
+        if (block[at % 4] >> 8 >= d.least)
+            gckpti_put_product(&way.to[i], d.factor, way.from[i], way.accumulate);
         else
             gckpti_put(&way.to[i], 0.0f, way.accumulate);
     }
 }
 GCKPTI_BOTH_WAYS(dropout, gckpti_dropout_by(call, backward))
-GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_ROW(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);

@@ -29,7 +29,7 @@ GCKPTI_WARM /* since graph */
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
-    plain(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
+    fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
     fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
     plain(argmax) plain(cache)                                                                     \
@@ -122,6 +122,49 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
 GCKPTI_INLINE void gckpti_put_passed(float *d, float g, float pass, int accumulate)
 {
     gckpti_put(d, pass > 0.0f ? g : 0.0f, accumulate);
+}
+
+/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
+ * wanted. */
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t n;
+    int accumulate;
+} gckpti_passage;
+
+static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
+    if (backward)
+        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
+    p.n = p.to ? p.n : 0;
+    return p;
+}
+
+/* dropout: element i passes, times factor, where 24 bits of its random word (the (at + i)th, four
+ * to a block) are `least` at least; else it is +0. */
+typedef struct {
+    gckpti_passage way;
+    float factor;
+    uint32_t least;
+    uint64_t at;
+    gckpti_random random;
+} gckpti_dropping;
+
+/* u >= p in integers: u is one of 2^24. */
+static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int backward)
+{
+    const float p = *(const float *)call->attributes, least = p > 0.0f ? p * 16777216.0f : 0.0f;
+    gckpti_dropping d;
+    d.way = gckpti_passage_of(call, backward);
+    d.factor = 1.0f / (1.0f - p);
+    d.least = (uint32_t)least, d.least += (float)d.least < least;
+    d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
+    d.random.key = call->seed;
+    d.random.stream = (uint32_t)call->id, d.random.step = (uint32_t)call->step;
+    return d;
 }
 
 /* An op's kernels, both by one function: run, a call with `backward` in it. */

@@ -60,26 +60,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/curves.c ---- */
-/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
- * wanted. */
-typedef struct {
-    const float *from;
-    float *to;
-    int64_t n;
-    int accumulate;
-} gckpti_passage;
-
-static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
-    if (backward)
-        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
-    p.n = p.to ? p.n : 0;
-    return p;
-}
-
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];

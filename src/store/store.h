@@ -1,5 +1,6 @@
 #pragma once
 #include "base/base.h"
+#include "num/num.h"
 
 /* =================================================================================================
  * >>store: parameters and optimiser state, however they are stored
@@ -333,8 +334,17 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* Draws all raw values. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+/* n initial values from number `at` on (store/values.c); a block of words for each two. */
+typedef struct {
+    gckpti_random random;
+    gckpt_init init;
+    int64_t at, n;
+    float *out;
+    const gckpt_call *call;
+} gckpti_drawing;
+typedef void gckpti_draw(gckpti_drawing *d);
+/* Draws all raw values, random floats by `by`, if there is one. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call);
 
 /* Gives all raw values back, newest first, as a block wants it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);

@@ -115,25 +115,31 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 /* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
  * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
  * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
- * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
-static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
-                               float *out)
+ * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). What is not
+ * random is as if all words were 0. */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, gckpti_drawing *d,
+                               gckpti_draw *by)
 {
     const gckpt_init *init = &q->init;
-    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, gckpti_length(q->p.name));
-    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
+    const int random = GCKPTI_DRAWS && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_DRAWS ? -1.0f : 0.0f,
+                                      gckpti_fma(init->normal, 0, init->constant));
+    d->random.key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_length(q->p.name));
+    for (int64_t i = 0; i < d->n && !random; i++)
+        d->out[i] = constant;
+    if (random && by)
+        by(d);
+    for (int64_t i = -(d->at & 1); i < d->n && random && !by; i += 2) { /* pairs, or half a one */
         float normal[2] = { 0, 0 };
-        uint32_t word[4] = { 0, 0, 0, 0 };
-        if (GCKPTI_DRAWS && gckpti_is_random(init))
-            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (GCKPTI_DRAWS && (init->normal < 0 || init->normal > 0))
+        uint32_t word[4];
+        gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < n; j++) {
-            float uniform = GCKPTI_DRAWS ? gckpti_fma(2, gckpti_uniform(word[2 + j]), -1) : 0;
-            out[i + j] = gckpti_fma(init->uniform, uniform,
-                                    gckpti_fma(init->normal, normal[j], init->constant));
-        }
+        for (int j = i < 0; j < 2 && i + j < d->n; j++)
+            d->out[i + j] =
+                gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
+                           gckpti_fma(init->normal, normal[j], init->constant));
     }
 }
 
@@ -144,7 +150,8 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room, NULL };
+        gckpti_draw_values(s, q, &d, NULL);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, room);
         return room;
@@ -180,13 +187,14 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values, call };
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
+            gckpti_draw_values(s, q, &d, by);
         else if (q->raw)
             (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;

@@ -147,6 +147,8 @@ typedef struct {
     int twice;   /* inputs 0 and 1 are one tensor */
     int style;
     double cost; /* multiply-adds, about: how much is tried */
+    int64_t row; /* of the batch, that the first one is */
+    uint64_t seed;
     char name[128];
 } problem;
 
@@ -199,7 +201,11 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
     gckpt_call call = { .inputs = p->inputs,
                         .attributes = p->attributes,
                         .threads = threads,
+                        .row = p->row,
                         .rows = p->shape[0].d[0],
+                        .seed = p->seed,
+                        .id = (int)(p->seed % 99),
+                        .step = p->seed % 77,
                         .training = 1,
                         .precision = GCKPT_FP32,
                         .loss_scale = 0.37f };
@@ -806,6 +812,7 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
 {
     static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
                                        2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
+    static const float rates[] = { 0.1f, 0.5f, 0.25f, 1e-9f, 0.99999994f, 0.3f, 5.9604645e-8f };
     const float inf = INFINITY, limits[][2] = { { -1, 1 }, { 0, inf }, { -inf, 0.5f }, { 0, 0 } };
     static int64_t turn;
     problem p = { .op = op,
@@ -819,6 +826,11 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
         p.attributes = &exponents[turn++ % 4];
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[turn++ % 4];
+    else if (op == &gckpti_op_dropout) { /* at 2^34, too, where blocks' numbers take a second word */
+        p.attributes = &rates[turn++ % (int64_t)(sizeof rates / sizeof *rates)];
+        p.row = turn % 3 ? turn % 3 * pick(1, 1000) : ((int64_t)1 << 34) / n - pick(0, rows);
+        p.seed = next_random(&state);
+    }
     if (!wanted_op(op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "%s %g %ld x %ld, style %d", op->name,
@@ -869,7 +881,7 @@ static void row_ops(int64_t rows, int64_t n, int style)
         &gckpti_op_silu,       &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,
         &gckpti_op_exp,        &gckpti_op_log,  &gckpti_op_sqrt,    &gckpti_op_abs,
         &gckpti_op_reciprocal, &gckpti_op_pow,  &gckpti_op_clamp,   &gckpti_op_leaky_relu,
-        &gckpti_op_softplus,   &gckpti_op_sin,  &gckpti_op_cos
+        &gckpti_op_softplus,   &gckpti_op_sin,  &gckpti_op_cos,     &gckpti_op_dropout
     };
     for (int i = 0; i < 6; i++)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
@@ -1356,6 +1368,63 @@ static void test_update(void)
                 update(n < 130 ? n : 409 * (n - 129) + 7, style, (gckpt_isa)isa);
 }
 
+/* == what drops out ========================================================================== */
+/* gckpti_dropping's `least` is where u >= p begins, for any p. */
+static void test_rates(void)
+{
+    float x = 0.0f, p;
+    for (int i = 0; i < 40 * percent; i++) {
+        gckpt_call call = { .attributes = &p, .in[0].data = &x, .out = &x, .rows = 1 };
+        p = gckpti_float((uint32_t)pick(1, 0x3f7fffff));
+        p = i % 2 ? gckpti_uniform((uint32_t)pick(1, (1 << 24) - 1) << 8) : p;
+        p = i % 4 == 2 ? gckpti_float(gckpti_bits(gckpti_uniform((uint32_t)pick(2, 999) << 12)) + 1) : p;
+        const int64_t least = gckpti_dropping_of(&call, 0).least;
+        for (int64_t k = least < 2 ? 0 : least - 2; k < least + 2 && k < 1 << 24; k++)
+            CHECK_MSG((gckpti_uniform((uint32_t)k << 8) >= p) == (k >= least), "%.9g drops to %lld, not %lld",
+                      (double)p, (long long)least, (long long)k);
+    }
+}
+
+/* == initial values =========================================================================== */
+/* From any number on, and where numbers of pairs take a second word, as gckpti_normal and
+ * gckpti_uniform have them, element by element. */
+static void values(int64_t n, int64_t at, const gckpt_init *init, gckpt_isa isa)
+{
+    region want = region_new(n, 0), got = region_new(n, 1);
+    const gckpti_drawing d = { { next_random(&state), 0, 0 }, *init, at, n, got.at, NULL };
+    problem p = { .name = "values" };
+    char how[64];
+    for (int64_t i = 0; i < n; i++) {
+        const int odd = (int)((at + i) % 2);
+        uint32_t word[4];
+        float normal[2];
+        gckpti_philox(d.random.key, (uint64_t)(at + i) / 2, 0, 0, word);
+        gckpti_normal(word[0], word[1], normal);
+        float u = gckpti_fma(2.0f, gckpti_uniform(word[2 + odd]), -1.0f);
+        float y = gckpti_fma(init->normal, init->normal < 0 || init->normal > 0 ? normal[odd] : 0.0f,
+                             init->constant);
+        want.at[i] = gckpti_fma(init->uniform, u, y);
+    }
+    kernels_of(isa)->draw(&d);
+    sprintf(how, "%s, from %lld on", gckpt_isa_name(isa), (long long)at);
+    same(&p, how, "values", want.at, &got);
+    free(want.block);
+    free(got.block);
+}
+
+static void test_values(void)
+{
+    static const gckpt_init inits[] = { { 0.02f, 0, 0 },     { 0, 0.3f, 0 },  { 1, 0.5f, -2 },
+                                        { -1.5f, 0, 1e-3f }, { 0, -1, -0.0f } };
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int64_t n = 1, end = lengths(140); n <= end && kernels_of((gckpt_isa)isa); n++)
+            for (size_t k = 0; k < sizeof inits / sizeof *inits; k++) {
+                const int64_t far = ((int64_t)1 << 33) - pick(0, 2 * n);
+                values(n < 130 ? n : 409 * (n - 129) + 7, n % 2 ? pick(0, 999) : far, &inits[k],
+                       (gckpt_isa)isa);
+            }
+}
+
 /* A processor's kernels are not left out because they gave other bits (gckpti_kernels_agree). */
 static void test_available(void)
 {
@@ -1510,6 +1579,8 @@ int main(int argc, char **argv)
                   { "losses", test_losses },
                   { "weighted", test_weighted },
                   { "update", test_update },
+                  { "rates", test_rates },
+                  { "values", test_values },
                   { "embed-bf16", test_embed_bf16 },
                   { "between", test_between },
                   { "convolutions", test_convolutions },
