@@ -68,24 +68,6 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* ---- dropout: an item is 4096 elements ---- */
-static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
-{
-    const gckpti_dropping d = gckpti_dropping_of(call, call->grad_out != NULL);
-    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.way.n);
-    gckpti_kernels_of(call)->dropout(&d, at, end);
-}
-
-static void gckpti_fast_dropout(const gckpt_call *call, int backward)
-{
-    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
-    if (gckpti_trains(call))
-        gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
-    else if (!backward)
-        gckpti_dropout_forward(call);
-}
-GCKPTI_BOTH_WAYS(fast_dropout, gckpti_fast_dropout(call, backward))
-
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
 static void gckpti_add_backward_repeated(const gckpt_call *call)
 {
@@ -119,6 +101,24 @@ GCKPTI_ELEMENTWISE(minimum)
 GCKPTI_ELEMENTWISE(where)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
+
+/* ---- dropout: an item is 4096 elements ---- */
+static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
+{
+    const gckpti_dropping d = gckpti_dropping_of(call, call->grad_out != NULL);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.way.n);
+    gckpti_kernels_of(call)->dropout(&d, at, end);
+}
+
+static void gckpti_fast_dropout(const gckpt_call *call, int backward)
+{
+    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
+    if (gckpti_trains(call))
+        gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
+    else if (!backward)
+        gckpti_dropout_forward(call);
+}
+GCKPTI_BOTH_WAYS(fast_dropout, gckpti_fast_dropout(call, backward))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
  * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */
