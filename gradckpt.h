@@ -29,18 +29,18 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1287
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1298
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1771
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5744
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5741
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2115
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2113
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3912
+ *     >>kernels   what is done with an item, for each instruction set                         3907
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, random, table, end
@@ -3692,11 +3692,28 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_INFINITY gckpti_float(0x7f800000u)
 #define GCKPTI_NAN      gckpti_float(0x7fc00000u)
 
+/* What is called: not opened where it is used, since it is long, or rare. */
+#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
+#define GCKPTI_CALLED GCKPTI_UNUSED static __attribute__((noinline))
+#define GCKPTI_RARE   __attribute__((cold))
+#else
+#define GCKPTI_CALLED GCKPTI_INLINE
+#define GCKPTI_RARE
+#endif
+
 /* a*b + c, rounded once. The emulation: the product is exact in double, the sum s is off by at most
  * half an ulp of double, and rounding s to float goes wrong only when s looks like a tie (its low
  * 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an inexact s
  * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
  * 2008), after which the second rounding is right. */
+#if !GCKPTI_FMA
+GCKPTI_RARE GCKPTI_CALLED double gckpti_odd(double p, double c, double s)
+{
+    uint64_t u = gckpti_bits64(s);
+    double t = s - p, e = (p - (s - t)) + (c - t);
+    return (e < 0 || e > 0) && !(u & 1) ? gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1) : s;
+}
+#endif
 GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 {
 #if GCKPTI_FMA == 3
@@ -3715,11 +3732,8 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #else
     double p = (double)a * (double)b, s = p + (double)c;
     uint64_t u = gckpti_bits64(s);
-    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000)) {
-        double t = s - p, e = (p - (s - t)) + ((double)c - t);
-        if ((e < 0 || e > 0) && !(u & 1))
-            s = gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1);
-    }
+    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000))
+        s = gckpti_odd(p, (double)c, s);
     return (float)s;
 #endif
 }
@@ -3837,17 +3851,17 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
     gckpti_angle r;
     r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     p -= (uint64_t)r.quadrant << 62;
-    /* by halves of 32 and 31 bits, the upper one signed, that converting neither rounds (as gcc
-     * -m32 may, in an x87 register), and without branches, of which each second would be wrong */
+    /* by halves, the upper one signed: gcc -m32 may keep a converted int64_t in an x87 register,
+     * unrounded */
     double angle = (double)(int32_t)(uint32_t)(p >> 31) * 2147483648.0;
     angle += (double)(int32_t)(p & 0x7fffffffu);
     r.hi = (float)angle, r.lo = (float)(angle - (double)r.hi);
     return r;
 }
 
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+/* From units to radians. */
+GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 {
-    gckpti_angle r = gckpti_angle_units(p);
     const float a = r.hi, b = r.lo;
     r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
     r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
@@ -3857,9 +3871,10 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
 
 enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 
-/* x * 2/pi modulo 4 times 2^62 of a finite x beyond pi/4, whose bits are u, in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
-GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
+/* Of a finite x beyond pi/4, whose bits are u, in units: x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_CALLED gckpti_angle gckpti_angle_beyond(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
@@ -3868,15 +3883,15 @@ GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
     uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
     for (int i = 0; i < 3; i++)
         v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-    return (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32);
+    return gckpti_angle_units((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
 }
 
 /* The angle of |x|; NaN where x is not finite. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+GCKPTI_CALLED gckpti_angle gckpti_angle_in(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
-    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_angle_of(gckpti_quarters(u)) : r;
+    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_radians(gckpti_angle_beyond(u)) : r;
 }
 
 /* >>num/again */
@@ -3908,11 +3923,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE
-#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
-#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline))
-#else
-#define GCKPTI_FORMULA GCKPTI_INLINE
-#endif
+#define GCKPTI_FORMULA GCKPTI_CALLED
 #else
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
  * by lane. */
@@ -7502,13 +7513,10 @@ typedef struct {
 static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int backward)
 {
     const float p = *(const float *)call->attributes, least = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropping d;
-    d.way = gckpti_passage_of(call, backward);
-    d.factor = 1.0f / (1.0f - p);
-    d.least = (uint32_t)least, d.least += (float)d.least < least;
+    gckpti_dropping d = { gckpti_passage_of(call, backward), 1.0f / (1.0f - p), (uint32_t)least, 0,
+                          { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
+    d.least += (float)d.least < least;
     d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
-    d.random.key = call->seed;
-    d.random.stream = (uint32_t)call->id, d.random.step = (uint32_t)call->step;
     return d;
 }
 
@@ -14530,15 +14538,13 @@ static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
     gckpti_kernels_of(call)->dropout(&d, at, end);
 }
 
-static void gckpti_fast_dropout(const gckpt_call *call, int backward)
+static void gckpti_fast_dropout(const gckpt_call *call)
 {
     const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
-    if (gckpti_trains(call))
-        gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
-    else if (!backward)
-        gckpti_dropout_forward(call);
+    gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
 }
-GCKPTI_BOTH_WAYS(fast_dropout, gckpti_fast_dropout(call, backward))
+GCKPTI_BOTH_WAYS(fast_dropout, (backward || gckpti_trains(call) ? gckpti_fast_dropout
+                                                                : gckpti_dropout_forward)(call))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
  * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */
@@ -34637,6 +34643,8 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY
 #undef GCKPTI_NAN
+#undef GCKPTI_CALLED
+#undef GCKPTI_RARE
 #undef GCKPTI_LOG2E
 #undef GCKPTI_LN2_HI
 #undef GCKPTI_LN2_LO
@@ -38514,7 +38522,7 @@ GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
 }
 
 /* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
-GCKPTI_INLINED void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
+GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 {
     uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
     INTS c0, c1, c2, c3;
@@ -38522,17 +38530,14 @@ GCKPTI_INLINED void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
         low[i] = (uint32_t)index + i;
     memcpy(&c0, low, sizeof c0);
     c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
-    c2 = (c0 ^ c0) + s->stream;
-    c3 = (c0 ^ c0) + s->step;
+    c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
     for (int round = 0; round < 10; round++) {
         const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
         const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
         c0 = b ^ c1 ^ k0;
         c2 = a ^ c3 ^ k1;
-        c1 = b_low;
-        c3 = a_low;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+        c1 = b_low, c3 = a_low;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
@@ -38577,25 +38582,24 @@ GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
     const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
     const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
     float angle[4][W];
-    FLOATS a, b, hi, lo, s, c;
     V(store)(angle[0], x);
     for (int i = 0; i < W; i++) {
         const uint32_t bits = gckpti_bits(angle[0][i]);
         gckpti_angle t = { 0, 0.0f, 0.0f };
         if (bits > GCKPTI_SMALL_ANGLE)
-            t = gckpti_angle_units(gckpti_quarters(bits));
+            t = gckpti_angle_beyond(bits);
         angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
     }
-    a = V(load)(angle[1]), b = V(load)(angle[2]);
-    hi = V(fma)(a, unit, V(zero)()); /* no product that an addition could take in */
-    lo = V(fma)(a, unit, -hi);
+    const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
+    FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
     hi = V(less)(most, x, hi, x);
-    s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
+    const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    y[0] = r * V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
-    y[1] = r * V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
+    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
 }
 
 /* Initial values (store/values). */
@@ -38629,9 +38633,8 @@ static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
         GCKPTI_TRAINED(log_softmax_backward), V(norm_forward), GCKPTI_TRAINED(norm_backward),      \
         V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
         GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
-        GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap),                             \
-        GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(draw),                                             \
-        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+        GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap), GCKPTI_TRAINED(dropout),    \
+        GCKPTI_TRAINED(draw), mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(

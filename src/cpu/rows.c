@@ -110,15 +110,13 @@ static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
     gckpti_kernels_of(call)->dropout(&d, at, end);
 }
 
-static void gckpti_fast_dropout(const gckpt_call *call, int backward)
+static void gckpti_fast_dropout(const gckpt_call *call)
 {
     const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
-    if (gckpti_trains(call))
-        gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
-    else if (!backward)
-        gckpti_dropout_forward(call);
+    gckpti_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
 }
-GCKPTI_BOTH_WAYS(fast_dropout, gckpti_fast_dropout(call, backward))
+GCKPTI_BOTH_WAYS(fast_dropout, (backward || gckpti_trains(call) ? gckpti_fast_dropout
+                                                                : gckpti_dropout_forward)(call))
 
 /* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
  * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */

@@ -18,7 +18,7 @@ GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
 }
 
 /* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
-GCKPTI_INLINED void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
+GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 {
     uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
     INTS c0, c1, c2, c3;
@@ -26,17 +26,14 @@ GCKPTI_INLINED void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
         low[i] = (uint32_t)index + i;
     memcpy(&c0, low, sizeof c0);
     c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
-    c2 = (c0 ^ c0) + s->stream;
-    c3 = (c0 ^ c0) + s->step;
+    c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
     for (int round = 0; round < 10; round++) {
         const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
         const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
         c0 = b ^ c1 ^ k0;
         c2 = a ^ c3 ^ k1;
-        c1 = b_low;
-        c3 = a_low;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+        c1 = b_low, c3 = a_low;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
@@ -81,25 +78,24 @@ GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
     const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
     const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
     float angle[4][W];
-    FLOATS a, b, hi, lo, s, c;
     V(store)(angle[0], x);
     for (int i = 0; i < W; i++) {
         const uint32_t bits = gckpti_bits(angle[0][i]);
         gckpti_angle t = { 0, 0.0f, 0.0f };
         if (bits > GCKPTI_SMALL_ANGLE)
-            t = gckpti_angle_units(gckpti_quarters(bits));
+            t = gckpti_angle_beyond(bits);
         angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
     }
-    a = V(load)(angle[1]), b = V(load)(angle[2]);
-    hi = V(fma)(a, unit, V(zero)()); /* no product that an addition could take in */
-    lo = V(fma)(a, unit, -hi);
+    const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
+    FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
     hi = V(less)(most, x, hi, x);
-    s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
+    const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    y[0] = r * V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
-    y[1] = r * V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
+    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
 }
 
 /* Initial values (store/values). */

@@ -48,11 +48,28 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 #define GCKPTI_INFINITY gckpti_float(0x7f800000u)
 #define GCKPTI_NAN      gckpti_float(0x7fc00000u)
 
+/* What is called: not opened where it is used, since it is long, or rare. */
+#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
+#define GCKPTI_CALLED GCKPTI_UNUSED static __attribute__((noinline))
+#define GCKPTI_RARE   __attribute__((cold))
+#else
+#define GCKPTI_CALLED GCKPTI_INLINE
+#define GCKPTI_RARE
+#endif
+
 /* a*b + c, rounded once. The emulation: the product is exact in double, the sum s is off by at most
  * half an ulp of double, and rounding s to float goes wrong only when s looks like a tie (its low
  * 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an inexact s
  * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
  * 2008), after which the second rounding is right. */
+#if !GCKPTI_FMA
+GCKPTI_RARE GCKPTI_CALLED double gckpti_odd(double p, double c, double s)
+{
+    uint64_t u = gckpti_bits64(s);
+    double t = s - p, e = (p - (s - t)) + (c - t);
+    return (e < 0 || e > 0) && !(u & 1) ? gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1) : s;
+}
+#endif
 GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 {
 #if GCKPTI_FMA == 3
@@ -71,11 +88,8 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #else
     double p = (double)a * (double)b, s = p + (double)c;
     uint64_t u = gckpti_bits64(s);
-    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000)) {
-        double t = s - p, e = (p - (s - t)) + ((double)c - t);
-        if ((e < 0 || e > 0) && !(u & 1))
-            s = gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1);
-    }
+    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000))
+        s = gckpti_odd(p, (double)c, s);
     return (float)s;
 #endif
 }
@@ -193,17 +207,17 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_units(uint64_t p)
     gckpti_angle r;
     r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     p -= (uint64_t)r.quadrant << 62;
-    /* by halves of 32 and 31 bits, the upper one signed, that converting neither rounds (as gcc
-     * -m32 may, in an x87 register), and without branches, of which each second would be wrong */
+    /* by halves, the upper one signed: gcc -m32 may keep a converted int64_t in an x87 register,
+     * unrounded */
     double angle = (double)(int32_t)(uint32_t)(p >> 31) * 2147483648.0;
     angle += (double)(int32_t)(p & 0x7fffffffu);
     r.hi = (float)angle, r.lo = (float)(angle - (double)r.hi);
     return r;
 }
 
-GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+/* From units to radians. */
+GCKPTI_INLINE gckpti_angle gckpti_radians(gckpti_angle r)
 {
-    gckpti_angle r = gckpti_angle_units(p);
     const float a = r.hi, b = r.lo;
     r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
     r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
@@ -213,9 +227,10 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
 
 enum { GCKPTI_SMALL_ANGLE = 0x3f490fda }; /* the bits of pi/4, rounded down */
 
-/* x * 2/pi modulo 4 times 2^62 of a finite x beyond pi/4, whose bits are u, in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
-GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
+/* Of a finite x beyond pi/4, whose bits are u, in units: x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_CALLED gckpti_angle gckpti_angle_beyond(uint32_t u)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
@@ -224,13 +239,13 @@ GCKPTI_INLINE uint64_t gckpti_quarters(uint32_t u)
     uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
     for (int i = 0; i < 3; i++)
         v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-    return (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32);
+    return gckpti_angle_units((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
 }
 
 /* The angle of |x|; NaN where x is not finite. */
-GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+GCKPTI_CALLED gckpti_angle gckpti_angle_in(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
     gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
-    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_angle_of(gckpti_quarters(u)) : r;
+    return u > GCKPTI_SMALL_ANGLE && u < 0x7f800000u ? gckpti_radians(gckpti_angle_beyond(u)) : r;
 }

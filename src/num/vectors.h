@@ -18,11 +18,7 @@
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE
-#if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_LEAN
-#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline))
-#else
-#define GCKPTI_FORMULA GCKPTI_INLINE
-#endif
+#define GCKPTI_FORMULA GCKPTI_CALLED
 #else
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
  * by lane. */

@@ -157,13 +157,10 @@ typedef struct {
 static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int backward)
 {
     const float p = *(const float *)call->attributes, least = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropping d;
-    d.way = gckpti_passage_of(call, backward);
-    d.factor = 1.0f / (1.0f - p);
-    d.least = (uint32_t)least, d.least += (float)d.least < least;
+    gckpti_dropping d = { gckpti_passage_of(call, backward), 1.0f / (1.0f - p), (uint32_t)least, 0,
+                          { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
+    d.least += (float)d.least < least;
     d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
-    d.random.key = call->seed;
-    d.random.stream = (uint32_t)call->id, d.random.step = (uint32_t)call->step;
     return d;
 }
 
