@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1298
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1771
+ *     >>store     parameters and optimiser state, however they are stored                     1770
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5337
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5322
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -5265,11 +5265,10 @@ typedef struct {
     gckpt_init init;
     int64_t at, n;
     float *out;
-    const gckpt_call *call;
 } gckpti_drawing;
-typedef void gckpti_draw(gckpti_drawing *d);
+typedef void gckpti_draw(const gckpti_drawing *d);
 /* Draws all raw values, random floats by `by`, if there is one. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call);
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by);
 
 /* Gives all raw values back, newest first, as a block wants it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
@@ -5693,7 +5692,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room, NULL };
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room };
         gckpti_draw_values(s, q, &d, NULL);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, room);
@@ -5730,12 +5729,12 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values, call };
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values };
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, &d, by);
         else if (q->raw)
@@ -6290,7 +6289,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_tell_block(store, "store", &store->memory, 0);
-    gckpti_values_draw(store, NULL, NULL);
+    gckpti_values_draw(store, NULL);
     *out = store->params[index].p;
     return result;
 }
@@ -13504,7 +13503,7 @@ typedef struct {
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float times, float cap);
     void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
-    void (*draw)(const gckpti_drawing *d);
+    gckpti_draw *draw;
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
@@ -27530,34 +27529,19 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them or another backend does,
- * a job of them at a time. (A parallel_for of the user's is for steps.) */
-#if GCKPTI_HAS_FAST
-static void gckpti_draw_item(void *context, int64_t i, int64_t worker)
-{
-    gckpti_drawing d = *(const gckpti_drawing *)context;
-    (void)worker;
-    d.at += i * GCKPTI_JOB, d.out += i * GCKPTI_JOB;
-    d.n = gckpti_min(d.n - i * GCKPTI_JOB, GCKPTI_JOB);
-    gckpti_kernels_of(d.call)->draw(&d);
-}
-static void gckpti_draw_fast(gckpti_drawing *d)
-{
-    gckpt_parallel(d->call, GCKPTI_JOBS(d->n), gckpti_draw_item, d);
-}
+/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does.
+ * By one thread: a program may still want to fork. */
 static void gckpti_draw_state(const gckpt_exec *e)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    c.threads = e->desc.parallel_for ? 1 : c.threads;
-    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !c.kernels && i > GCKPT_ISA_PLAIN;
-         i--)
-        (void)gckpti_cpu_backend((gckpt_isa)i, &c.kernels);
-    gckpti_values_draw(e->store, c.kernels ? gckpti_draw_fast : NULL, &c);
-}
-#else
-static void gckpti_draw_state(const gckpt_exec *e) { gckpti_values_draw(e->store, NULL, NULL); }
+    gckpti_draw *by = NULL;
+#if GCKPTI_HAS_FAST
+    const void *kernels = e->on.kernels;
+    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !kernels && i > GCKPT_ISA_PLAIN; i--)
+        (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
+    by = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
 #endif
+    gckpti_values_draw(e->store, by);
+}
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
  * are drawn when nothing can fail any more. */
@@ -31578,7 +31562,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
-        gckpti_values_draw(s, NULL, NULL);
+        gckpti_values_draw(s, NULL);
     gckpti_values_undo(s);
     return result;
 }

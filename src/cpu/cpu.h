@@ -402,7 +402,7 @@ typedef struct {
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float times, float cap);
     void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
-    void (*draw)(const gckpti_drawing *d);
+    gckpti_draw *draw;
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \

@@ -310,7 +310,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
-        gckpti_values_draw(s, NULL, NULL);
+        gckpti_values_draw(s, NULL);
     gckpti_values_undo(s);
     return result;
 }

@@ -182,34 +182,19 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them or another backend does,
- * a job of them at a time. (A parallel_for of the user's is for steps.) */
-#if GCKPTI_HAS_FAST
-static void gckpti_draw_item(void *context, int64_t i, int64_t worker)
-{
-    gckpti_drawing d = *(const gckpti_drawing *)context;
-    (void)worker;
-    d.at += i * GCKPTI_JOB, d.out += i * GCKPTI_JOB;
-    d.n = gckpti_min(d.n - i * GCKPTI_JOB, GCKPTI_JOB);
-    gckpti_kernels_of(d.call)->draw(&d);
-}
-static void gckpti_draw_fast(gckpti_drawing *d)
-{
-    gckpt_parallel(d->call, GCKPTI_JOBS(d->n), gckpti_draw_item, d);
-}
+/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does.
+ * By one thread: a program may still want to fork. */
 static void gckpti_draw_state(const gckpt_exec *e)
 {
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    c.threads = e->desc.parallel_for ? 1 : c.threads;
-    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !c.kernels && i > GCKPT_ISA_PLAIN;
-         i--)
-        (void)gckpti_cpu_backend((gckpt_isa)i, &c.kernels);
-    gckpti_values_draw(e->store, c.kernels ? gckpti_draw_fast : NULL, &c);
-}
-#else
-static void gckpti_draw_state(const gckpt_exec *e) { gckpti_values_draw(e->store, NULL, NULL); }
+    gckpti_draw *by = NULL;
+#if GCKPTI_HAS_FAST
+    const void *kernels = e->on.kernels;
+    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !kernels && i > GCKPT_ISA_PLAIN; i--)
+        (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
+    by = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
 #endif
+    gckpti_values_draw(e->store, by);
+}
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
  * are drawn when nothing can fail any more. */

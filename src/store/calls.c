@@ -160,7 +160,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_tell_block(store, "store", &store->memory, 0);
-    gckpti_values_draw(store, NULL, NULL);
+    gckpti_values_draw(store, NULL);
     *out = store->params[index].p;
     return result;
 }

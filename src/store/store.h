@@ -340,11 +340,10 @@ typedef struct {
     gckpt_init init;
     int64_t at, n;
     float *out;
-    const gckpt_call *call;
 } gckpti_drawing;
-typedef void gckpti_draw(gckpti_drawing *d);
+typedef void gckpti_draw(const gckpti_drawing *d);
 /* Draws all raw values, random floats by `by`, if there is one. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call);
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by);
 
 /* Gives all raw values back, newest first, as a block wants it. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);

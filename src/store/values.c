@@ -150,7 +150,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room, NULL };
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, at, *n, room };
         gckpti_draw_values(s, q, &d, NULL);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, room);
@@ -187,12 +187,12 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by, const gckpt_call *call)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s, gckpti_draw *by)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values, call };
+        gckpti_drawing d = { { 0, 0, 0 }, q->init, share.first, share.count, q->p.values };
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, &d, by);
         else if (q->raw)

@@ -1391,7 +1391,7 @@ static void test_rates(void)
 static void values(int64_t n, int64_t at, const gckpt_init *init, gckpt_isa isa)
 {
     region want = region_new(n, 0), got = region_new(n, 1);
-    const gckpti_drawing d = { { next_random(&state), 0, 0 }, *init, at, n, got.at, NULL };
+    const gckpti_drawing d = { { next_random(&state), 0, 0 }, *init, at, n, got.at };
     problem p = { .name = "values" };
     char how[64];
     for (int64_t i = 0; i < n; i++) {
