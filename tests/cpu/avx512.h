@@ -20,6 +20,7 @@ typedef int64_t avx512_longs __attribute__((vector_size(32)));
 typedef float avx512_four __attribute__((vector_size(16)));
 typedef int32_t avx512_words __attribute__((vector_size(32))); /* gcc compares 64 bytes one by one */
 typedef int32_t avx512_ints __attribute__((vector_size(64)));
+typedef uint64_t avx512_quads __attribute__((vector_size(64)));
 typedef union {
     __m512 f;
     __m512i i;
@@ -99,6 +100,7 @@ AVX512_INTS2(unpacklo_epi32)
 AVX512_INTS2(unpackhi_epi32)
 AVX512_INTS2(unpacklo_epi64)
 AVX512_INTS2(unpackhi_epi64)
+AVX512_INTS2(mul_epu32)
 
 /* ---- lanes that all are, are listed, are loaded ---- */
 AVX512_FN __m512 avx512_set1_ps(float x) { return avx512_ps(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
@@ -342,6 +344,9 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_mullo_epi32
 #undef _mm512_or_si512
 #undef _mm512_slli_epi32
+#undef _mm512_srli_epi64
+#undef _mm512_mul_epu32
+#undef _mm512_mask_mov_epi32
 #undef _mm512_unpacklo_ps
 #undef _mm512_unpackhi_ps
 #undef _mm512_unpacklo_epi16
@@ -394,6 +399,10 @@ static inline int avx512_supports(const char *what)
 #define _mm512_mullo_epi32 avx512_mullo_epi32
 #define _mm512_or_si512(a, b) ((a) | (b))
 #define _mm512_slli_epi32(a, n) ((__m512i)((avx512_ints)(a) << (n)))
+#define _mm512_srli_epi64(a, n) ((__m512i)((avx512_quads)(a) >> (n)))
+#define _mm512_mul_epu32 avx512_mul_epu32
+#define _mm512_mask_mov_epi32(a, mask, b)                                                          \
+    ((__m512i)avx512_mask_mov_ps((__m512)(a), mask, (__m512)(b)))
 #define _mm512_unpacklo_ps avx512_unpacklo_ps
 #define _mm512_unpackhi_ps avx512_unpackhi_ps
 #define _mm512_unpacklo_epi16 avx512_unpacklo_epi16
