@@ -27536,7 +27536,7 @@ static void gckpti_draw_state(const gckpt_exec *e)
     gckpti_draw *by = NULL;
 #if GCKPTI_HAS_FAST
     const void *kernels = e->on.kernels;
-    for (int i = GCKPT_ISA_AVX512; gckpti_on(e)->own_memory && !kernels && i > GCKPT_ISA_PLAIN; i--)
+    for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
         (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
     by = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
 #endif
