@@ -128,11 +128,11 @@ by_builder()            # by_builder SKETCH: found, preprocessed, compiled and l
             -libraries "$work/libraries" -fqbn test:qemu:mps2 -prefs="repository.path=$PWD" -warnings all -build-path "$work/arduino-$1" \
             "$library/examples/$1/$1.ino" && in_qemu "$work/arduino-$1/$1.ino.elf" "$1"
 }
-figures()               # of the README, in KB: RAM with the stack, flash
+figures()               # of the README, in KB, rounded up: RAM with the stack, flash
 {
     takes=$(arm-none-eabi-size "$work/arduino-Blink/Blink.ino.elf" | awk 'NR == 2 {
-        ram = ($2 + $3) / 1000
-        printf "takes %.0f KB of RAM, 3 of them for the stack, and %.0f KB of flash", ram, ($1 + $2) / 1000 }')
+        ram = int(($2 + $3 + 999) / 1000)
+        printf "takes %d KB of RAM, 3 of them for the stack, and %d KB of flash", ram, ($1 + $2 + 999) / 1000 }')
     echo "Blink $takes" && tr '\n' ' ' < "$library/README.md" | grep -F "Blink $takes"
 }
 if have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
