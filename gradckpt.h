@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5741
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5742
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -11235,23 +11235,24 @@ static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
         l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
 }
 
-/* The gradient of weight k: l is at row 0. */
+/* The gradient of weight k, the sum of what it weighs: l is at row 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    const gckpti_errors e = l->e;
     const gckpt_arg *w = &l->call->in[2];
+    gckpti_errors e = l->e;
     float lane[32] = { 0.0f };
     (void)worker;
-    for (int64_t i = 0, at = k * e.share; i < e.share; i++, at++)
-        if (e.kind != GCKPTI_CLASSES) {
-            float b, a = gckpti_error_factors(e.kind, e.x[at], e.y[at], e.delta, &b);
-            lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
-        } else if (gckpti_loss_target(l, at) >= 0) {
-            const float *x = l->x + at * l->n, logit = x[gckpti_loss_target(l, at)];
-            lane[i & 31] += gckpti_loss_of(l, at, x, logit, l->aux[2 * at], l->aux[2 * at + 1]);
-        }
-    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
+    e.n = e.share, e.weights = NULL;
+    for (int64_t i = 0, at = k * e.n; i < e.n && e.kind == GCKPTI_CLASSES; i++, at++) {
+        const float *x = l->x + at * l->n;
+        const int64_t target = gckpti_loss_target(l, at);
+        if (target >= 0)
+            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], l->aux[2 * at], l->aux[2 * at + 1]);
+    }
+    gckpti_put_product(&w->grad[k],
+                       e.kind == GCKPTI_CLASSES ? gckpti_lanes_sum(lane) : l->by.errors.sum(&e, k),
+                       l->call->loss_scale, w->accumulate);
 }
 
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
