@@ -36,11 +36,11 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5742
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5732
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2113
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2110
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,10 +61,10 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3907
+ *     >>kernels   what is done with an item, for each instruction set                         3934
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
- *                 bf16, dots, sums, images, attention, online, mixed_attention,
- *                 mixed_gradients, amx, losses, errors, cells, random, table, end
+ *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
+ *                 mixed_gradients, amx, losses, errors, cells, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -8873,12 +8873,8 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
     do {
         const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
-        if (sa == sb) /* both 1, or a single element; vectorised */
-            for (int64_t j = 0; j < n; j++)
-                o[j] = f(a[j], b[j]);
-        else
-            for (int64_t j = 0; j < n; j++)
-                o[j] = f(a[j * sa], b[j * sb]);
+        for (int64_t j = 0; j < n; j++)
+            o[j] = f(a[j * sa], b[j * sb]);
         o += n;
     } while (gckpti_walk_next(&w));
 }
@@ -9007,17 +9003,11 @@ static inline void gckpti_permute_by(const gckpt_call *call, int backward)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        const float *from = backward ? NULL : x->data + w.at[0];
-        float *to = backward ? x->grad + w.at[0] : NULL;
-        if (!backward)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                *o++ = from[j * w.step[0][0]];
-        else if (x->accumulate)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] += *g++;
-        else
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] = *g++;
+        for (int64_t j = 0, at = w.at[0]; j < w.size[0]; j++, at += w.step[0][0])
+            if (backward)
+                gckpti_put(&x->grad[at], *g++, x->accumulate);
+            else
+                *o++ = x->data[at];
     } while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
@@ -13330,6 +13320,14 @@ typedef struct {
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
 
+/* Element i of a conversion is number at + i of the batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t at;
+} gckpti_converting;
+
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
  * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
  * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
@@ -13505,6 +13503,7 @@ typedef struct {
     void (*cap)(float *x, int64_t n, float times, float cap);
     void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
     gckpti_draw *draw;
+    void (*chance)(const gckpti_converting *s, int64_t first, int64_t end);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \
@@ -13802,38 +13801,24 @@ GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
 
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-} gckpti_converting;
-
-/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
- * of 8 elements, drawn when `fresh` or when they begin. */
-static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
-                                       uint32_t word[4])
-{
-    const gckpt_call *call = s->call;
-    uint64_t at = (uint64_t)i;
-    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
-    if (fresh || at % 8 == 0)
-        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
-    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-}
-
-/* Elements first..end-1, one by one. */
+/* Elements first..end-1, one by one; by chance: `word` has 16 of Philox's bits for each of 8. */
 static void gckpti_convert_each(const gckpti_converting *s, int64_t first, int64_t end)
 {
     const gckpt_conversion *c = s->c;
-    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    const int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
+        const uint64_t at = s->at + (uint64_t)i;
         if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
             float wide = gckpti_from_bf16(c->from[i]);
             c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
             continue;
         }
-        uint16_t half =
-            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (by_chance && (i == first || at % 8 == 0))
+            gckpti_philox(s->random.key, at / 8, s->random.stream, s->random.step, word);
+        const uint32_t more = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
+        const uint16_t half =
+            by_chance ? gckpti_halve(gckpti_bits(c->x[i]), more) : gckpti_to_bf16(c->x[i]);
         if (c->kind == GCKPT_NARROW)
             c->to[i] = half;
         else
@@ -13848,22 +13833,24 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
     (void)worker;
 #if GCKPTI_HAS_FAST
-    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    if (s->call->kernels && c->kind == GCKPT_WIDEN) {
-        gckpti_kernels_of(s->call)->mixed->widen(c->from + at, c->x + at, n);
-        return;
-    }
-    if (s->call->kernels && c->kind == GCKPT_NARROW && !by_chance) {
-        gckpti_kernels_of(s->call)->mixed->narrow(c->x + at, c->to + at, n);
-        return;
-    }
+    const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
+    const int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    if (k && c->kind == GCKPT_WIDEN)
+        k->mixed->widen(c->from + at, c->x + at, n);
+    else if (k && c->kind >= GCKPT_NARROW && by_chance)
+        k->chance(s, at, at + n);
+    else if (k && c->kind == GCKPT_NARROW)
+        k->mixed->narrow(c->x + at, c->to + at, n);
+    else
 #endif
-    gckpti_convert_each(s, at, at + n);
+        gckpti_convert_each(s, at, at + n);
 }
 
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    gckpti_converting s = { call, c };
+    gckpti_converting s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
+    if (call->row)
+        s.at = (uint64_t)call->row * (uint64_t)(c->n / call->rows);
     gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif
@@ -36259,6 +36246,125 @@ static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
     }
 }
 
+/* >>kernels/random */
+/* ---- random words (num/random) by vectors: what drops out, initial values ---- */
+/* The upper words of products. */
+GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
+{
+#if GCKPTI_ISA == 3
+    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
+#elif GCKPTI_ISA == 2
+    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
+#else
+    for (int i = 0; i < W; i++)
+        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
+    return a;
+#endif
+}
+
+/* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
+GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
+{
+    uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
+    INTS c0, c1, c2, c3;
+    for (uint32_t i = 0; i < W; i++)
+        low[i] = (uint32_t)index + i;
+    memcpy(&c0, low, sizeof c0);
+    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
+    c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
+    for (int round = 0; round < 10; round++) {
+        const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
+        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
+        c0 = b ^ c1 ^ k0;
+        c2 = a ^ c3 ^ k1;
+        c1 = b_low, c3 = a_low;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* Elements first..end-1 of dropout (ops/curves). */
+static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, int64_t end)
+{
+    const FLOATS factor = V(set1)(d->factor);
+    uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
+    uint64_t at = (d->at + (uint64_t)first) / 4;
+    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
+    for (int64_t n; first < end; i += 4 * W, at += W) {
+        INTS word[4];
+        V(philox)(&d->random, at, word);
+        for (int k = 0; k < 4 * W; k++)
+            words[k] = word[k % 4][k / 4];
+        for (; first < end && first < i + 4 * W; first += n) {
+            n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
+            memcpy(word, words + (first - i), sizeof *word);
+            const INTS passes = (INTS)(*word >> 8 >= d->least);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & passes);
+            V(put)(d->way.to + first, factor, x, d->way.accumulate, n);
+        }
+    }
+}
+
+/* Up to 2^24 units of 2^-24, exactly, by halves: 2^23 has none but whole numbers beside it. */
+GCKPTI_INLINED FLOATS V(units)(INTS x)
+{
+    const FLOATS none = V(set1)(8388608.0f);
+    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - none) * 4096.0f;
+    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
+}
+
+/* gckpti_normal; the angle's reduction lane by lane. */
+GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
+{
+    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
+    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
+    const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
+    float angle[4][W];
+    V(store)(angle[0], x);
+    for (int i = 0; i < W; i++) {
+        const uint32_t bits = gckpti_bits(angle[0][i]);
+        gckpti_angle t = { 0, 0.0f, 0.0f };
+        if (bits > GCKPTI_SMALL_ANGLE)
+            t = gckpti_angle_beyond(bits);
+        angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
+    }
+    const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
+    FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
+    lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
+    hi = V(less)(most, x, hi, x);
+    const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
+    const INTS quadrant = V(bits)(V(load)(angle[3]));
+    const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
+    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
+    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
+    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
+}
+
+/* Initial values (store/values). */
+static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
+{
+    const gckpt_init *init = &d->init;
+    for (int64_t i = -(d->at & 1); i < d->n; i += 2 * W) {
+        FLOATS y[2] = { V(zero)(), V(zero)() };
+        float x[2][W];
+        INTS word[4];
+        V(philox)(&d->random, (uint64_t)(d->at + i) / 2, word);
+        if (init->normal < 0 || init->normal > 0)
+            V(normals)(word, y);
+        for (int k = 0; k < 2; k++) {
+            const FLOATS u = V(fma)(V(set1)(2.0f), V(units)(word[2 + k] >> 8), V(set1)(-1.0f));
+            y[k] = V(fma)(V(set1)(init->normal), y[k], V(set1)(init->constant));
+            V(store)(x[k], V(fma)(V(set1)(init->uniform), u, y[k]));
+        }
+        for (int64_t e = i < 0; e < 2 * W && i + e < d->n; e++)
+            d->out[i + e] = x[e % 2][e / 2];
+    }
+}
+
 /* >>kernels/bf16 */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
@@ -36273,19 +36379,23 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* gckpti_to_bf16, in the upper halves of words: to nearest even; NaN stays NaN, subnormals become
- * zeros of their sign. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x)
+/* gckpti_halve, in the upper halves of words. */
+GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS more)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
-    const INTS up = (u >> 16 & 1) + 0x7fff;
-    return ((u + (up & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    return ((u + (more & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+}
+
+/* gckpti_to_bf16, so. */
+GCKPTI_INLINED INTS V(rounded)(FLOATS x)
+{
+    return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff);
 }
 
 /* W of them, to y. */
-GCKPTI_INLINED void V(narrow_few)(const float *x, void *y)
+GCKPTI_INLINED void V(narrow_few)(INTS upper, void *y)
 {
-    const INTS r = V(rounded)(V(load)(x)) >> 16;
+    const INTS r = upper >> 16;
 #if GCKPTI_ISA == 3
     const __m256i halves = _mm512_cvtepi32_epi16((__m512i)r);
 #elif GCKPTI_ISA == 2
@@ -36306,9 +36416,34 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
     for (; i + W <= n; i += W)
-        V(narrow_few)(x + i, y + i);
+        V(narrow_few)(V(rounded)(V(load)(x + i)), y + i);
     for (; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
+}
+
+/* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
+static GCKPTI_TARGET void V(chance)(const gckpti_converting *s, int64_t first, int64_t end)
+{
+    const gckpt_conversion *c = s->c;
+    uint16_t more[9 * W] = { 0 }, some[W]; /* of 8 W elements, and what is read past them */
+    uint64_t at = (s->at + (uint64_t)first) / 8;
+    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8);
+    for (int64_t n; first < end; i += 8 * W, at += W) {
+        INTS word[4];
+        V(philox)(&s->random, at, word);
+        for (int k = 0; k < 8 * W; k++)
+            more[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
+        for (; first < end && first < i + 8 * W; first += n) {
+            n = gckpti_min(gckpti_min(end, i + 8 * W) - first, W);
+            const INTS bits = V(bits)(V(load_bf16)(more + (first - i), W)) >> 16;
+            const INTS r = V(halved)(V(load_n)(c->x + first, n), bits);
+            V(narrow_few)(r, n < W || !c->to ? some : c->to + first);
+            if (!c->to)
+                V(store_n)(c->x + first, V(floats)(r), n);
+            else if (n < W)
+                memcpy(c->to + first, some, (size_t)n * sizeof *some);
+        }
+    }
 }
 
 /* A block of t as floats: of a, rows of its links; of b, link after link. */
@@ -36461,7 +36596,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(square) * s, uint32_t *d, int64_t
         if (!across && x.bf16)
             memcpy(line, x.bf16 + at, 2 * GCKPTI_LINKS);
         for (int64_t j = 0; !across && !x.bf16 && j < GCKPTI_LINKS; j += W)
-            V(narrow_few)(x.f32 + at + j, line + 2 * j);
+            V(narrow_few)(V(rounded)(V(load)(x.f32 + at + j)), line + 2 * j);
         for (int64_t j = 0; across && j < 16; j += W) {
             const INTS words = V(upper)(&x, low + j) >> 16 | V(upper)(&x, high + j);
             memcpy(line + 4 * j, &words, sizeof words);
@@ -38486,128 +38621,6 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 #endif
 
-/* >>kernels/random */
-/* ---- random words (num/random) by vectors: what drops out, initial values ---- */
-/* The upper words of products. */
-GCKPTI_INLINED INTS V(upper_word)(INTS a, uint32_t b)
-{
-#if GCKPTI_ISA == 3
-    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
-    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
-#elif GCKPTI_ISA == 2
-    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
-    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
-#else
-    for (int i = 0; i < W; i++)
-        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
-    return a;
-#endif
-}
-
-/* gckpti_philox: word k of blocks index..index+W-1 in out[k]. */
-GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
-{
-    uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
-    INTS c0, c1, c2, c3;
-    for (uint32_t i = 0; i < W; i++)
-        low[i] = (uint32_t)index + i;
-    memcpy(&c0, low, sizeof c0);
-    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
-    c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
-    for (int round = 0; round < 10; round++) {
-        const INTS a = V(upper_word)(c0, 0xd2511f53u), b = V(upper_word)(c2, 0xcd9e8d57u);
-        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
-        c0 = b ^ c1 ^ k0;
-        c2 = a ^ c3 ^ k1;
-        c1 = b_low, c3 = a_low;
-        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
-}
-
-/* Elements first..end-1 of dropout (ops/curves). */
-static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, int64_t end)
-{
-    const FLOATS factor = V(set1)(d->factor);
-    uint32_t passes[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
-    uint64_t at = (d->at + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
-    for (int64_t n; first < end; i += 4 * W, at += W) {
-        INTS word[4];
-        V(philox)(&d->random, at, word);
-        for (int k = 0; k < 4; k++) {
-            const INTS mask = (INTS)(word[k] >> 8 >= d->least);
-            for (int l = 0; l < W; l++)
-                passes[4 * l + k] = mask[l];
-        }
-        for (; first < end && first < i + 4 * W; first += n) {
-            INTS mask;
-            n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
-            memcpy(&mask, passes + (first - i), sizeof mask);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & mask);
-            V(put)(d->way.to + first, factor, x, d->way.accumulate, n);
-        }
-    }
-}
-
-/* Up to 2^24 units of 2^-24, exactly, by halves: 2^23 has none but whole numbers beside it. */
-GCKPTI_INLINED FLOATS V(units)(INTS x)
-{
-    const FLOATS none = V(set1)(8388608.0f);
-    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - none) * 4096.0f;
-    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
-}
-
-/* gckpti_normal; the angle's reduction lane by lane. */
-GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
-{
-    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
-    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
-    const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
-    float angle[4][W];
-    V(store)(angle[0], x);
-    for (int i = 0; i < W; i++) {
-        const uint32_t bits = gckpti_bits(angle[0][i]);
-        gckpti_angle t = { 0, 0.0f, 0.0f };
-        if (bits > GCKPTI_SMALL_ANGLE)
-            t = gckpti_angle_beyond(bits);
-        angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
-    }
-    const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
-    FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
-    lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(less)(most, x, hi, x);
-    const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
-    const INTS quadrant = V(bits)(V(load)(angle[3]));
-    const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
-    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
-    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
-}
-
-/* Initial values (store/values). */
-static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
-{
-    const gckpt_init *init = &d->init;
-    for (int64_t i = -(d->at & 1); i < d->n; i += 2 * W) {
-        FLOATS y[2] = { V(zero)(), V(zero)() };
-        float x[2][W];
-        INTS word[4];
-        V(philox)(&d->random, (uint64_t)(d->at + i) / 2, word);
-        if (init->normal < 0 || init->normal > 0)
-            V(normals)(word, y);
-        for (int k = 0; k < 2; k++) {
-            const FLOATS u = V(fma)(V(set1)(2.0f), V(units)(word[2 + k] >> 8), V(set1)(-1.0f));
-            y[k] = V(fma)(V(set1)(init->normal), y[k], V(set1)(init->constant));
-            V(store)(x[k], V(fma)(V(set1)(init->uniform), u, y[k]));
-        }
-        for (int64_t e = i < 0; e < 2 * W && i + e < d->n; e++)
-            d->out[i + e] = x[e % 2][e / 2];
-    }
-}
-
 /* >>kernels/table */
 /* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
@@ -38619,7 +38632,8 @@ static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
         V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
         GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
         GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap), GCKPTI_TRAINED(dropout),    \
-        GCKPTI_TRAINED(draw), mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+        GCKPTI_TRAINED(draw), GCKPTI_IF_BF16(V(chance)),                                           \
+        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(

@@ -228,6 +228,14 @@ typedef struct {
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
 
+/* Element i of a conversion is number at + i of the batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t at;
+} gckpti_converting;
+
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
  * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
  * d + i * row; up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0
@@ -403,6 +411,7 @@ typedef struct {
     void (*cap)(float *x, int64_t n, float times, float cap);
     void (*dropout)(const gckpti_dropping *d, int64_t first, int64_t end);
     gckpti_draw *draw;
+    void (*chance)(const gckpti_converting *s, int64_t first, int64_t end);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V)                                                                \

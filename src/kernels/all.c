@@ -28,6 +28,7 @@
 #include "kernels/math.c"
 #include "kernels/curves.c"
 #include "kernels/rows.c"
+#include "kernels/random.c"
 #include "kernels/bf16.c"
 #include "kernels/dots.c"
 #include "kernels/sums.c"
@@ -40,6 +41,5 @@
 #include "kernels/losses.c"
 #include "kernels/errors.c"
 #include "kernels/cells.c"
-#include "kernels/random.c"
 #include "kernels/table.c"
 #endif

@@ -11,19 +11,23 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* gckpti_to_bf16, in the upper halves of words: to nearest even; NaN stays NaN, subnormals become
- * zeros of their sign. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x)
+/* gckpti_halve, in the upper halves of words. */
+GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS more)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
-    const INTS up = (u >> 16 & 1) + 0x7fff;
-    return ((u + (up & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    return ((u + (more & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+}
+
+/* gckpti_to_bf16, so. */
+GCKPTI_INLINED INTS V(rounded)(FLOATS x)
+{
+    return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff);
 }
 
 /* W of them, to y. */
-GCKPTI_INLINED void V(narrow_few)(const float *x, void *y)
+GCKPTI_INLINED void V(narrow_few)(INTS upper, void *y)
 {
-    const INTS r = V(rounded)(V(load)(x)) >> 16;
+    const INTS r = upper >> 16;
 #if GCKPTI_ISA == 3
     const __m256i halves = _mm512_cvtepi32_epi16((__m512i)r);
 #elif GCKPTI_ISA == 2
@@ -44,9 +48,34 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
     for (; i + W <= n; i += W)
-        V(narrow_few)(x + i, y + i);
+        V(narrow_few)(V(rounded)(V(load)(x + i)), y + i);
     for (; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
+}
+
+/* Elements first..end-1 of a conversion that rounds by chance (cpu/convert). */
+static GCKPTI_TARGET void V(chance)(const gckpti_converting *s, int64_t first, int64_t end)
+{
+    const gckpt_conversion *c = s->c;
+    uint16_t more[9 * W] = { 0 }, some[W]; /* of 8 W elements, and what is read past them */
+    uint64_t at = (s->at + (uint64_t)first) / 8;
+    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8);
+    for (int64_t n; first < end; i += 8 * W, at += W) {
+        INTS word[4];
+        V(philox)(&s->random, at, word);
+        for (int k = 0; k < 8 * W; k++)
+            more[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
+        for (; first < end && first < i + 8 * W; first += n) {
+            n = gckpti_min(gckpti_min(end, i + 8 * W) - first, W);
+            const INTS bits = V(bits)(V(load_bf16)(more + (first - i), W)) >> 16;
+            const INTS r = V(halved)(V(load_n)(c->x + first, n), bits);
+            V(narrow_few)(r, n < W || !c->to ? some : c->to + first);
+            if (!c->to)
+                V(store_n)(c->x + first, V(floats)(r), n);
+            else if (n < W)
+                memcpy(c->to + first, some, (size_t)n * sizeof *some);
+        }
+    }
 }
 
 /* A block of t as floats: of a, rows of its links; of b, link after link. */
@@ -199,7 +228,7 @@ static GCKPTI_TARGET void V(mixed_put)(const V(square) * s, uint32_t *d, int64_t
         if (!across && x.bf16)
             memcpy(line, x.bf16 + at, 2 * GCKPTI_LINKS);
         for (int64_t j = 0; !across && !x.bf16 && j < GCKPTI_LINKS; j += W)
-            V(narrow_few)(x.f32 + at + j, line + 2 * j);
+            V(narrow_few)(V(rounded)(V(load)(x.f32 + at + j)), line + 2 * j);
         for (int64_t j = 0; across && j < 16; j += W) {
             const INTS words = V(upper)(&x, low + j) >> 16 | V(upper)(&x, high + j);
             memcpy(line + 4 * j, &words, sizeof words);

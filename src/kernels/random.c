@@ -42,22 +42,19 @@ GCKPTI_FORMULA void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, int64_t end)
 {
     const FLOATS factor = V(set1)(d->factor);
-    uint32_t passes[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
+    uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
     uint64_t at = (d->at + (uint64_t)first) / 4;
     int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
         V(philox)(&d->random, at, word);
-        for (int k = 0; k < 4; k++) {
-            const INTS mask = (INTS)(word[k] >> 8 >= d->least);
-            for (int l = 0; l < W; l++)
-                passes[4 * l + k] = mask[l];
-        }
+        for (int k = 0; k < 4 * W; k++)
+            words[k] = word[k % 4][k / 4];
         for (; first < end && first < i + 4 * W; first += n) {
-            INTS mask;
             n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
-            memcpy(&mask, passes + (first - i), sizeof mask);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & mask);
+            memcpy(word, words + (first - i), sizeof *word);
+            const INTS passes = (INTS)(*word >> 8 >= d->least);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->way.from + first, n)) & passes);
             V(put)(d->way.to + first, factor, x, d->way.accumulate, n);
         }
     }

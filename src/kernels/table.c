@@ -8,7 +8,8 @@
         V(rotary), V(columns), V(attention_forward), GCKPTI_TRAINED(attention_backward),           \
         GCKPTI_TRAINED(classes_backward), V(surprisal), V(errors_forward),                         \
         GCKPTI_TRAINED(errors_backward), V(exp_of), V(log_of), V(cap), GCKPTI_TRAINED(dropout),    \
-        GCKPTI_TRAINED(draw), mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+        GCKPTI_TRAINED(draw), GCKPTI_IF_BF16(V(chance)),                                           \
+        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(

@@ -157,12 +157,8 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
     do {
         const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
-        if (sa == sb) /* both 1, or a single element; vectorised */
-            for (int64_t j = 0; j < n; j++)
-                o[j] = f(a[j], b[j]);
-        else
-            for (int64_t j = 0; j < n; j++)
-                o[j] = f(a[j * sa], b[j * sb]);
+        for (int64_t j = 0; j < n; j++)
+            o[j] = f(a[j * sa], b[j * sb]);
         o += n;
     } while (gckpti_walk_next(&w));
 }
@@ -291,17 +287,11 @@ static inline void gckpti_permute_by(const gckpt_call *call, int backward)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        const float *from = backward ? NULL : x->data + w.at[0];
-        float *to = backward ? x->grad + w.at[0] : NULL;
-        if (!backward)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                *o++ = from[j * w.step[0][0]];
-        else if (x->accumulate)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] += *g++;
-        else
-            for (int64_t j = 0; j < w.size[0]; j++)
-                to[j * w.step[0][0]] = *g++;
+        for (int64_t j = 0, at = w.at[0]; j < w.size[0]; j++, at += w.step[0][0])
+            if (backward)
+                gckpti_put(&x->grad[at], *g++, x->accumulate);
+            else
+                *o++ = x->data[at];
     } while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
