@@ -36,11 +36,11 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5732
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5736
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2110
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2109
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3934
+ *     >>kernels   what is done with an item, for each instruction set                         3933
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -3839,7 +3839,7 @@ GCKPTI_INLINE int gckpti_whole(float y)
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
 }
 
-/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+/* An angle: quadrants and hi + lo, |hi| <= pi/4; before gckpti_radians units, 2^62 each. */
 typedef struct {
     uint32_t quadrant;
     float hi, lo;
@@ -9003,11 +9003,15 @@ static inline void gckpti_permute_by(const gckpt_call *call, int backward)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        for (int64_t j = 0, at = w.at[0]; j < w.size[0]; j++, at += w.step[0][0])
-            if (backward)
-                gckpti_put(&x->grad[at], *g++, x->accumulate);
-            else
-                *o++ = x->data[at];
+        float *to = backward ? x->grad + w.at[0] : NULL;
+        for (int64_t j = 0; j < w.size[0] && !backward; j++)
+            *o++ = x->data[w.at[0] + j * w.step[0][0]];
+        if (backward && x->accumulate)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] += *g++;
+        else if (backward)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] = *g++;
     } while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
@@ -13849,8 +13853,7 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     gckpti_converting s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
-    if (call->row)
-        s.at = (uint64_t)call->row * (uint64_t)(c->n / call->rows);
+    s.at = call->row ? (uint64_t)call->row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif
@@ -27517,8 +27520,8 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does.
- * By one thread: a program may still want to fork. */
+/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does
+ * (whatever desc.isa says). By one thread: a program may still want to fork. */
 static void gckpti_draw_state(const gckpt_exec *e)
 {
     gckpti_draw *by = NULL;
@@ -36293,7 +36296,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, in
     const FLOATS factor = V(set1)(d->factor);
     uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
     uint64_t at = (d->at + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
+    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4); /* where block `at` begins */
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
         V(philox)(&d->random, at, word);
@@ -36309,7 +36312,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, in
     }
 }
 
-/* Up to 2^24 units of 2^-24, exactly, by halves: 2^23 has none but whole numbers beside it. */
+/* Up to 2^24 units of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
 GCKPTI_INLINED FLOATS V(units)(INTS x)
 {
     const FLOATS none = V(set1)(8388608.0f);
@@ -36317,12 +36320,11 @@ GCKPTI_INLINED FLOATS V(units)(INTS x)
     return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
 }
 
-/* gckpti_normal; the angle's reduction lane by lane. */
+/* gckpti_normal, by gckpti_radians and gckpti_sincos_of; the angle's reduction lane by lane. */
 GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
 {
     const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
     const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
-    const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
     float angle[4][W];
     V(store)(angle[0], x);
     for (int i = 0; i < W; i++) {
@@ -36335,13 +36337,13 @@ GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
     const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
     FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(less)(most, x, hi, x);
+    hi = V(less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* lo is 0 there */
     const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
-    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
-    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
+    const INTS u = ((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip;
+    const INTS v = ((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip;
+    y[0] = V(fma)(r, V(floats)(u), V(zero)()), y[1] = V(fma)(r, V(floats)(v), V(zero)());
 }
 
 /* Initial values (store/values). */
@@ -36427,7 +36429,7 @@ static GCKPTI_TARGET void V(chance)(const gckpti_converting *s, int64_t first, i
     const gckpt_conversion *c = s->c;
     uint16_t more[9 * W] = { 0 }, some[W]; /* of 8 W elements, and what is read past them */
     uint64_t at = (s->at + (uint64_t)first) / 8;
-    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8);
+    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8); /* where block `at` begins */
     for (int64_t n; first < end; i += 8 * W, at += W) {
         INTS word[4];
         V(philox)(&s->random, at, word);

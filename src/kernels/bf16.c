@@ -59,7 +59,7 @@ static GCKPTI_TARGET void V(chance)(const gckpti_converting *s, int64_t first, i
     const gckpt_conversion *c = s->c;
     uint16_t more[9 * W] = { 0 }, some[W]; /* of 8 W elements, and what is read past them */
     uint64_t at = (s->at + (uint64_t)first) / 8;
-    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8);
+    int64_t i = first - (int64_t)((s->at + (uint64_t)first) % 8); /* where block `at` begins */
     for (int64_t n; first < end; i += 8 * W, at += W) {
         INTS word[4];
         V(philox)(&s->random, at, word);

@@ -44,7 +44,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, in
     const FLOATS factor = V(set1)(d->factor);
     uint32_t words[5 * W] = { 0 }; /* of 4 W elements, and what is read past them */
     uint64_t at = (d->at + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4);
+    int64_t i = first - (int64_t)((d->at + (uint64_t)first) % 4); /* where block `at` begins */
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
         V(philox)(&d->random, at, word);
@@ -60,7 +60,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropping *d, int64_t first, in
     }
 }
 
-/* Up to 2^24 units of 2^-24, exactly, by halves: 2^23 has none but whole numbers beside it. */
+/* Up to 2^24 units of 2^-24, exactly, by halves: what is or-ed into 2^23's bits adds to it. */
 GCKPTI_INLINED FLOATS V(units)(INTS x)
 {
     const FLOATS none = V(set1)(8388608.0f);
@@ -68,12 +68,11 @@ GCKPTI_INLINED FLOATS V(units)(INTS x)
     return (high + (V(floats)((x & 4095u) | 0x4b000000u) - none)) * 5.9604644775390625e-8f;
 }
 
-/* gckpti_normal; the angle's reduction lane by lane. */
+/* gckpti_normal, by gckpti_radians and gckpti_sincos_of; the angle's reduction lane by lane. */
 GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
 {
     const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(units)(word[1] >> 8);
     const FLOATS r = V(sqrt)(-2.0f * V(log)(V(units)((word[0] >> 8) + 1u)));
-    const FLOATS most = V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE));
     float angle[4][W];
     V(store)(angle[0], x);
     for (int i = 0; i < W; i++) {
@@ -86,13 +85,13 @@ GCKPTI_FORMULA void V(normals)(const INTS *word, FLOATS *y)
     const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
     FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
     lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(less)(most, x, hi, x);
+    hi = V(less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* lo is 0 there */
     const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
     const INTS quadrant = V(bits)(V(load)(angle[3]));
     const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    y[0] = V(floats)(((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip);
-    y[1] = V(floats)(((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip);
-    y[0] = V(fma)(r, y[0], V(zero)()), y[1] = V(fma)(r, y[1], V(zero)()); /* gckpti_mul */
+    const INTS u = ((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip;
+    const INTS v = ((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip;
+    y[0] = V(fma)(r, V(floats)(u), V(zero)()), y[1] = V(fma)(r, V(floats)(v), V(zero)());
 }
 
 /* Initial values (store/values). */

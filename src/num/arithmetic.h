@@ -195,7 +195,7 @@ GCKPTI_INLINE int gckpti_whole(float y)
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
 }
 
-/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+/* An angle: quadrants and hi + lo, |hi| <= pi/4; before gckpti_radians units, 2^62 each. */
 typedef struct {
     uint32_t quadrant;
     float hi, lo;

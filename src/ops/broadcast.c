@@ -287,11 +287,15 @@ static inline void gckpti_permute_by(const gckpt_call *call, int backward)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        for (int64_t j = 0, at = w.at[0]; j < w.size[0]; j++, at += w.step[0][0])
-            if (backward)
-                gckpti_put(&x->grad[at], *g++, x->accumulate);
-            else
-                *o++ = x->data[at];
+        float *to = backward ? x->grad + w.at[0] : NULL;
+        for (int64_t j = 0; j < w.size[0] && !backward; j++)
+            *o++ = x->data[w.at[0] + j * w.step[0][0]];
+        if (backward && x->accumulate)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] += *g++;
+        else if (backward)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] = *g++;
     } while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))

@@ -182,8 +182,8 @@ static size_t gckpti_bind_needs(gckpt_exec *e)
     return used;
 }
 
-/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does.
- * By one thread: a program may still want to fork. */
+/* Draws raw values, by vectors where the processor runs the plan by them, or another backend does
+ * (whatever desc.isa says). By one thread: a program may still want to fork. */
 static void gckpti_draw_state(const gckpt_exec *e)
 {
     gckpti_draw *by = NULL;

@@ -814,21 +814,21 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
                                        2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
     static const float rates[] = { 0.1f, 0.5f, 0.25f, 1e-9f, 0.99999994f, 0.3f, 5.9604645e-8f };
     const float inf = INFINITY, limits[][2] = { { -1, 1 }, { 0, inf }, { -inf, 0.5f }, { 0, 0 } };
-    static int64_t turn;
     problem p = { .op = op,
                   .style = style,
                   .cost = 8.0 * (double)(rows * n),
                   .inputs = 1,
                   .shape[0] = gckpt_shape2(rows, n) };
     if (op == &gckpti_op_pow)
-        p.attributes = &exponents[turn++ % (int64_t)(sizeof exponents / sizeof *exponents)];
+        p.attributes = &exponents[pick(0, (int64_t)(sizeof exponents / sizeof *exponents) - 1)];
     else if (op == &gckpti_op_leaky_relu)
-        p.attributes = &exponents[turn++ % 4];
+        p.attributes = &exponents[pick(0, 3)];
     else if (op == &gckpti_op_clamp)
-        p.attributes = limits[turn++ % 4];
-    else if (op == &gckpti_op_dropout) { /* at 2^34, too, where blocks' numbers take a second word */
-        p.attributes = &rates[turn++ % (int64_t)(sizeof rates / sizeof *rates)];
-        p.row = turn % 3 ? turn % 3 * pick(1, 1000) : ((int64_t)1 << 34) / n - pick(0, rows);
+        p.attributes = limits[pick(0, 3)];
+    else if (op ==
+             &gckpti_op_dropout) { /* at 2^34, too, where blocks' numbers take a second word */
+        p.attributes = &rates[pick(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
+        p.row = pick(0, 2) ? pick(0, 2000) : ((int64_t)1 << 34) / n - pick(0, rows);
         p.seed = next_random(&state);
     }
     if (!wanted_op(op->name) || skipped(p.cost))
@@ -1378,7 +1378,9 @@ static void test_rates(void)
         p = gckpti_float((uint32_t)pick(1, 0x3f7fffff));
         p = i % 2 ? gckpti_uniform((uint32_t)pick(1, (1 << 24) - 1) << 8) : p;
         p = i % 4 == 2 ? gckpti_float(gckpti_bits(gckpti_uniform((uint32_t)pick(2, 999) << 12)) + 1) : p;
+        p = i % 64 == 9 ? -p : i % 64 == 11 ? 0.0f : p;
         const int64_t least = gckpti_dropping_of(&call, 0).least;
+        CHECK(least <= 1 << 24);
         for (int64_t k = least < 2 ? 0 : least - 2; k < least + 2 && k < 1 << 24; k++)
             CHECK_MSG((gckpti_uniform((uint32_t)k << 8) >= p) == (k >= least), "%.9g drops to %lld, not %lld",
                       (double)p, (long long)least, (long long)k);
