@@ -13116,8 +13116,16 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- cpu/plain.c ---- */
+/* ---- cpu/plain.c, cpu/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
+
+/* Element i of a conversion is number at + i of the batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t at;
+} gckpti_converting;
 
 /* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
 #ifndef GCKPT_NO_BF16
@@ -13323,14 +13331,6 @@ typedef struct {
     const gckpti_factor *x;
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
-
-/* Element i of a conversion is number at + i of the batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t at;
-} gckpti_converting;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
  * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at

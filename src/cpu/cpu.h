@@ -17,11 +17,19 @@
  * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- cpu/plain.c ---- */
+/* ---- cpu/plain.c, cpu/convert.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #ifdef GCKPTI_ROOMS
 extern const gckpt_backend gckpti_backend_plain;
 #endif
+
+/* Element i of a conversion is number at + i of the batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t at;
+} gckpti_converting;
 
 /* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
 #ifndef GCKPT_NO_BF16
@@ -227,14 +235,6 @@ typedef struct {
     const gckpti_factor *x;
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
-
-/* Element i of a conversion is number at + i of the batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t at;
-} gckpti_converting;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
  * an item's; align: of rows of an a that lies in place, in bytes; 0: none does. pack_a: lane i's at
