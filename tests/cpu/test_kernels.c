@@ -807,7 +807,7 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
     try_problem(&p);
 }
 
-/* Curves, those with attributes with others each time. */
+/* Curves, those with attributes with some of them. */
 static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
 {
     static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
@@ -825,8 +825,8 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
         p.attributes = &exponents[pick(0, 3)];
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[pick(0, 3)];
-    else if (op ==
-             &gckpti_op_dropout) { /* at 2^34, too, where blocks' numbers take a second word */
+    else if (op == &gckpti_op_dropout) {
+        /* at 2^34, too, where blocks' numbers take a second word */
         p.attributes = &rates[pick(0, (int64_t)(sizeof rates / sizeof *rates) - 1)];
         p.row = pick(0, 2) ? pick(0, 2000) : ((int64_t)1 << 34) / n - pick(0, rows);
         p.seed = next_random(&state);
