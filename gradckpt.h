@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2109
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2111
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3933
+ *     >>kernels   what is done with an item, for each instruction set                         3938
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -14304,14 +14304,15 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
         else if (fit < 1 && s->by.cols > s->panel)
-            s->by.cols = gckpti_multiple(s->by.cols / 2, s->panel);
+            s->by.cols -= s->panel;
         else if (fit < 1)
             s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large. */
+/* c is cut into 4 items for each thread, if it is large. Each packs its part of b: of an a that is
+ * read in place it has more rows. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -14323,7 +14324,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
                  t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
-        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
+        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_ROWS : GCKPTI_MIXED_ROWS,
+                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
         gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
@@ -34908,6 +34910,11 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
+#if GCKPTI_ISA == 2
+#define GCKPTI_TILE_HELD(x) __asm__("" : "+x"(x));
+#else
+#define GCKPTI_TILE_HELD(x)
+#endif
 
 /* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
@@ -34920,10 +34927,10 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Elements at x, and what the two chains of a block came to. */
-GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS odd)
+/* Elements at x, to which what the two chains of a block came to is added. */
+GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
-    return V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(V(load)(even) + odd));
+    V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
 #define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
@@ -34937,7 +34944,7 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
         from += t->from_row;                                                                       \
     }
 #define GCKPTI_TILE_STEP(i, at)                                                                    \
-    if (rows > i) {                                                                                \
+    if (block ? rows > i % 4 && odd == i / 4 : rows > i) {                                         \
         FLOATS x = V(set1)(*(at));                                                                 \
         l##i = V(fma)(x, b0, l##i);                                                                \
         if (vectors > 1)                                                                           \
@@ -34945,14 +34952,14 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
         if (vectors > 2)                                                                           \
             h##i = V(fma)(x, b2, h##i);                                                            \
     }
-#define GCKPTI_TILE_ADD(i, at)                                                                     \
+#define GCKPTI_TILE_ADD(i, k)                                                                      \
     if (rows > i) {                                                                                \
-        l##i = V(block_added)(from, even, l##i);                                                   \
+        V(block_added)(from, l##i, l##k, c);                                                       \
         if (vectors > 1)                                                                           \
-            m##i = V(block_added)(from + W, even + W, m##i);                                       \
+            V(block_added)(from + W, m##i, m##k, c + W);                                           \
         if (vectors > 2)                                                                           \
-            h##i = V(block_added)(from + 2 * W, even + 2 * W, h##i);                               \
-        from += t->from_row, even += GCKPTI_TILE_VECTORS * W;                                      \
+            V(block_added)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
+        from += t->from_row, c += t->c_row;                                                        \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
@@ -34971,12 +34978,14 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
  * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
- * constants. block (of bf16 plans): 1: its even links; 2: its odd ones. Their chains start at +0;
- * what 2's come to is added to 1's (t->next, in rows of GCKPTI_TILE_VECTORS) and to c. */
+ * constants. block (of bf16 plans): at most 4 rows, two links at a time: their chains are those of
+ * the first links, rows 4 to 7 the same ones' of the second. They start at +0, and what two of them
+ * come to is added to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    const float *a = t->a, *a4 = a + (block ? 1 : rows > 4 ? 4 * row : 0), *b = t->b;
+    const float *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
     if (from && !block) {
@@ -34991,17 +35000,23 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
         }
     }
     for (int64_t p = t->k; p > 0; p--) {
-        FLOATS b0 = V(load)(b);
-        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
-        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
-        GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
-        a += step, a4 += step, b += b_step;
+        GCKPTI_UNROLL
+        for (int odd = 0; odd <= block; odd++, b += b_step) {
+            FLOATS b0 = V(load)(b);
+            FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+            FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
+            if (block) { /* lest gcc loads what only two rows take for each of them */
+                GCKPTI_TILE_HELD(b0) GCKPTI_TILE_HELD(b1) GCKPTI_TILE_HELD(b2)
+            }
+            GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+        }
+        a += step, a4 += step;
     }
-    if (block == 2) {
-        const float *even = t->next;
-        GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
+    if (block) {
+        GCKPTI_TILE_ADD(0, 4) GCKPTI_TILE_ADD(1, 5) GCKPTI_TILE_ADD(2, 6) GCKPTI_TILE_ADD(3, 7)
+    } else {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
     }
-    GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
 }
 #undef GCKPTI_TILE_NAME
 #undef GCKPTI_TILE_LOAD
@@ -35009,6 +35024,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
 #undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
 #undef GCKPTI_TILE_EACH
+#undef GCKPTI_TILE_HELD
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
@@ -36468,44 +36484,35 @@ GCKPTI_INLINED void V(mixed_wide)(const gckpti_mixed_tile *t, int64_t block, flo
         }
 }
 
-/* V(tiles) of full rows and columns, for a block: its even links, then its odd ones. */
-GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
-{
-    float even[GCKPTI_TILE_ROWS * GCKPTI_TILE_VECTORS * W] GCKPTI_ALIGNED;
-    gckpti_tile half = *t;
-    half.a_row = GCKPTI_LINKS, half.a_step = 2, half.b_step = 2 * t->b_step, half.last = W;
-    half.from = NULL, half.next = half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 1);
-    half.a = t->a + 1, half.b = t->b + t->b_step;
-    half.from = t->from, half.c = t->c, half.c_row = t->c_row;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 2);
-}
+/* V(tiles) of full columns, for a block. */
 static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
 {
     if (W == 16 && vectors == 1)
-        V(block)(t, 1);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, 1, 1);
     else if (GCKPTI_TILE_VECTORS == 2 || vectors == 2)
-        V(block)(t, 2);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, 2, 1);
     else
-        V(block)(t, GCKPTI_TILE_VECTORS);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, GCKPTI_TILE_VECTORS, 1);
 }
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these). */
+/* A tile by fma: GCKPTI_TILE_ROWS rows at a time or (for blocks) half of these. */
 static GCKPTI_TARGET void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[(int)GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     gckpti_tile tile = {
-        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, a
+        0,    a,        GCKPTI_LINKS, 2 - chain, b, t->width, NULL, t->from ? t->from_row : 0,
+        NULL, t->c_row, W,            a
     };
+    const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
         V(mixed_wide)(t, p, a, b);
         tile.k = p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
         tile.k /= 2 - chain;
         for (int64_t i = 0, m; i < t->m; i += m) {
-            m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            for (int64_t r = 0; r < m; r += 4)
+            m = gckpti_min(t->m - i, high);
+            for (int64_t r = -i & 3; r < m; r += 4)
                 gckpti_fetch_some(t->fetch);
             for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->more; r++)
                 for (int64_t j = 0; j < t->width; j += 16)

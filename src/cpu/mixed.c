@@ -308,14 +308,15 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
         else if (fit < 1 && s->by.cols > s->panel)
-            s->by.cols = gckpti_multiple(s->by.cols / 2, s->panel);
+            s->by.cols -= s->panel;
         else if (fit < 1)
             s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large. */
+/* c is cut into 4 items for each thread, if it is large. Each packs its part of b: of an a that is
+ * read in place it has more rows. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -327,7 +328,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
                  t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
-        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
+        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_ROWS : GCKPTI_MIXED_ROWS,
+                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
         gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;

@@ -98,44 +98,35 @@ GCKPTI_INLINED void V(mixed_wide)(const gckpti_mixed_tile *t, int64_t block, flo
         }
 }
 
-/* V(tiles) of full rows and columns, for a block: its even links, then its odd ones. */
-GCKPTI_ALWAYS void V(block)(const gckpti_tile *t, int vectors)
-{
-    float even[GCKPTI_TILE_ROWS * GCKPTI_TILE_VECTORS * W] GCKPTI_ALIGNED;
-    gckpti_tile half = *t;
-    half.a_row = GCKPTI_LINKS, half.a_step = 2, half.b_step = 2 * t->b_step, half.last = W;
-    half.from = NULL, half.next = half.c = even, half.c_row = GCKPTI_TILE_VECTORS * W;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 1);
-    half.a = t->a + 1, half.b = t->b + t->b_step;
-    half.from = t->from, half.c = t->c, half.c_row = t->c_row;
-    V(tile)(&half, GCKPTI_TILE_ROWS, vectors, 2);
-}
+/* V(tiles) of full columns, for a block. */
 static GCKPTI_TARGET void V(blocks)(const gckpti_tile *t, int64_t vectors)
 {
     if (W == 16 && vectors == 1)
-        V(block)(t, 1);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, 1, 1);
     else if (GCKPTI_TILE_VECTORS == 2 || vectors == 2)
-        V(block)(t, 2);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, 2, 1);
     else
-        V(block)(t, GCKPTI_TILE_VECTORS);
+        V(tile)(t, GCKPTI_TILE_ROWS / 2, GCKPTI_TILE_VECTORS, 1);
 }
 
-/* A tile by fma, GCKPTI_TILE_ROWS rows at a time (for blocks, all of these). */
+/* A tile by fma: GCKPTI_TILE_ROWS rows at a time or (for blocks) half of these. */
 static GCKPTI_TARGET void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     float a[32 * GCKPTI_LINKS] GCKPTI_ALIGNED, b[(int)GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     gckpti_tile tile = {
-        0, a, GCKPTI_LINKS, 1, b, t->width, NULL, t->from ? t->from_row : 0, NULL, t->c_row, W, a
+        0,    a,        GCKPTI_LINKS, 2 - chain, b, t->width, NULL, t->from ? t->from_row : 0,
+        NULL, t->c_row, W,            a
     };
+    const int64_t high = chain ? GCKPTI_TILE_ROWS : GCKPTI_TILE_ROWS / 2;
     for (int64_t p = 0; p < t->blocks; p++, tile.from_row = t->c_row) {
         const float *from = p ? t->c : t->from ? t->from : chain ? NULL : zeros;
         V(mixed_wide)(t, p, a, b);
         tile.k = p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
         tile.k /= 2 - chain;
         for (int64_t i = 0, m; i < t->m; i += m) {
-            m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            for (int64_t r = 0; r < m; r += 4)
+            m = gckpti_min(t->m - i, high);
+            for (int64_t r = -i & 3; r < m; r += 4)
                 gckpti_fetch_some(t->fetch);
             for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->more; r++)
                 for (int64_t j = 0; j < t->width; j += 16)

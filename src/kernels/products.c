@@ -4,6 +4,11 @@
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
+#if GCKPTI_ISA == 2
+#define GCKPTI_TILE_HELD(x) __asm__("" : "+x"(x));
+#else
+#define GCKPTI_TILE_HELD(x)
+#endif
 
 /* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
 GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
@@ -16,10 +21,10 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Elements at x, and what the two chains of a block came to. */
-GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS odd)
+/* Elements at x, to which what the two chains of a block came to is added. */
+GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
-    return V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(V(load)(even) + odd));
+    V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
 #define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
@@ -33,7 +38,7 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
         from += t->from_row;                                                                       \
     }
 #define GCKPTI_TILE_STEP(i, at)                                                                    \
-    if (rows > i) {                                                                                \
+    if (block ? rows > i % 4 && odd == i / 4 : rows > i) {                                         \
         FLOATS x = V(set1)(*(at));                                                                 \
         l##i = V(fma)(x, b0, l##i);                                                                \
         if (vectors > 1)                                                                           \
@@ -41,14 +46,14 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
         if (vectors > 2)                                                                           \
             h##i = V(fma)(x, b2, h##i);                                                            \
     }
-#define GCKPTI_TILE_ADD(i, at)                                                                     \
+#define GCKPTI_TILE_ADD(i, k)                                                                      \
     if (rows > i) {                                                                                \
-        l##i = V(block_added)(from, even, l##i);                                                   \
+        V(block_added)(from, l##i, l##k, c);                                                       \
         if (vectors > 1)                                                                           \
-            m##i = V(block_added)(from + W, even + W, m##i);                                       \
+            V(block_added)(from + W, m##i, m##k, c + W);                                           \
         if (vectors > 2)                                                                           \
-            h##i = V(block_added)(from + 2 * W, even + 2 * W, h##i);                               \
-        from += t->from_row, even += GCKPTI_TILE_VECTORS * W;                                      \
+            V(block_added)(from + 2 * W, h##i, h##k, c + 2 * W);                                   \
+        from += t->from_row, c += t->c_row;                                                        \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
@@ -67,12 +72,14 @@ GCKPTI_ALWAYS FLOATS V(block_added)(const float *x, const float *even, FLOATS od
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
  * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors, block:
- * constants. block (of bf16 plans): 1: its even links; 2: its odd ones. Their chains start at +0;
- * what 2's come to is added to 1's (t->next, in rows of GCKPTI_TILE_VECTORS) and to c. */
+ * constants. block (of bf16 plans): at most 4 rows, two links at a time: their chains are those of
+ * the first links, rows 4 to 7 the same ones' of the second. They start at +0, and what two of them
+ * come to is added to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    const float *a = t->a, *a4 = a + (block ? 1 : rows > 4 ? 4 * row : 0), *b = t->b;
+    const float *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
     if (from && !block) {
@@ -87,17 +94,23 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
         }
     }
     for (int64_t p = t->k; p > 0; p--) {
-        FLOATS b0 = V(load)(b);
-        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
-        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
-        GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
-        a += step, a4 += step, b += b_step;
+        GCKPTI_UNROLL
+        for (int odd = 0; odd <= block; odd++, b += b_step) {
+            FLOATS b0 = V(load)(b);
+            FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+            FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
+            if (block) { /* lest gcc loads what only two rows take for each of them */
+                GCKPTI_TILE_HELD(b0) GCKPTI_TILE_HELD(b1) GCKPTI_TILE_HELD(b2)
+            }
+            GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+        }
+        a += step, a4 += step;
     }
-    if (block == 2) {
-        const float *even = t->next;
-        GCKPTI_TILE_EACH(GCKPTI_TILE_ADD)
+    if (block) {
+        GCKPTI_TILE_ADD(0, 4) GCKPTI_TILE_ADD(1, 5) GCKPTI_TILE_ADD(2, 6) GCKPTI_TILE_ADD(3, 7)
+    } else {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
     }
-    GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
 }
 #undef GCKPTI_TILE_NAME
 #undef GCKPTI_TILE_LOAD
@@ -105,6 +118,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
 #undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
 #undef GCKPTI_TILE_EACH
+#undef GCKPTI_TILE_HELD
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
