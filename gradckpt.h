@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2111
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2110
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3938
+ *     >>kernels   what is done with an item, for each instruction set                         3932
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -14311,8 +14311,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large. Each packs its part of b: of an a that is
- * read in place it has more rows. */
+/* c is cut into 4 items a thread, if it is large; each packs its b: more rows, if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -34910,10 +34909,10 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_ISA == 2
-#define GCKPTI_TILE_HELD(x) __asm__("" : "+x"(x));
-#else
-#define GCKPTI_TILE_HELD(x)
+#if GCKPTI_X86 && !defined(GCKPTI_HELD) /* tests have no registers for all that is held */
+#define GCKPTI_HELD(x) __asm__("" : "+v"(x));
+#elif !defined(GCKPTI_HELD)
+#define GCKPTI_HELD(x)
 #endif
 
 /* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
@@ -34984,8 +34983,7 @@ GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (block ? 1 : rows > 4 ? 4 * row : 0), *b = t->b;
-    const float *from = t->from;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : block), *b = t->b, *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
     if (from && !block) {
@@ -35006,7 +35004,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
             if (block) { /* lest gcc loads what only two rows take for each of them */
-                GCKPTI_TILE_HELD(b0) GCKPTI_TILE_HELD(b1) GCKPTI_TILE_HELD(b2)
+                GCKPTI_HELD(b0) GCKPTI_HELD(b1) GCKPTI_HELD(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         }
@@ -35024,7 +35022,6 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
 #undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
 #undef GCKPTI_TILE_EACH
-#undef GCKPTI_TILE_HELD
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
@@ -36717,10 +36714,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 #define GCKPTI_DOTS_NEXT(i, at) GCKPTI_DOTS_LINKS(i, at, o)
 #define GCKPTI_DOTS_B                                                                              \
     b0 = _mm512_loadu_si512(b), b1 = vectors > 1 ? _mm512_loadu_si512(b + 16) : b0, b += b_row;    \
-    GCKPTI_DOTS_HELD(b0) GCKPTI_DOTS_HELD(b1)
-#ifndef GCKPTI_DOTS_HELD /* tests have no such registers everywhere */
-#define GCKPTI_DOTS_HELD(x) __asm__("" : "+v"(x));
-#endif
+    GCKPTI_HELD(b0) GCKPTI_HELD(b1)
 #define GCKPTI_DOTS_ADD(i, at) lc##i = lc##i + (le##i + lo##i), hc##i = hc##i + (he##i + ho##i);
 #define GCKPTI_DOTS_STORE(i, at, which)                                                            \
     _mm512_storeu_ps(c + (at)*c_row, l##which##i);                                                 \
@@ -36784,7 +36778,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_ODD
 #undef GCKPTI_DOTS_NEXT
 #undef GCKPTI_DOTS_B
-#undef GCKPTI_DOTS_HELD
 #undef GCKPTI_DOTS_ADD
 #undef GCKPTI_DOTS_STORE
 #undef GCKPTI_DOTS_END

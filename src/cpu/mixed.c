@@ -315,8 +315,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large. Each packs its part of b: of an a that is
- * read in place it has more rows. */
+/* c is cut into 4 items a thread, if it is large; each packs its b: more rows, if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;

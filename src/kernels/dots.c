@@ -40,10 +40,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 #define GCKPTI_DOTS_NEXT(i, at) GCKPTI_DOTS_LINKS(i, at, o)
 #define GCKPTI_DOTS_B                                                                              \
     b0 = _mm512_loadu_si512(b), b1 = vectors > 1 ? _mm512_loadu_si512(b + 16) : b0, b += b_row;    \
-    GCKPTI_DOTS_HELD(b0) GCKPTI_DOTS_HELD(b1)
-#ifndef GCKPTI_DOTS_HELD /* tests have no such registers everywhere */
-#define GCKPTI_DOTS_HELD(x) __asm__("" : "+v"(x));
-#endif
+    GCKPTI_HELD(b0) GCKPTI_HELD(b1)
 #define GCKPTI_DOTS_ADD(i, at) lc##i = lc##i + (le##i + lo##i), hc##i = hc##i + (he##i + ho##i);
 #define GCKPTI_DOTS_STORE(i, at, which)                                                            \
     _mm512_storeu_ps(c + (at)*c_row, l##which##i);                                                 \
@@ -107,7 +104,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_ODD
 #undef GCKPTI_DOTS_NEXT
 #undef GCKPTI_DOTS_B
-#undef GCKPTI_DOTS_HELD
 #undef GCKPTI_DOTS_ADD
 #undef GCKPTI_DOTS_STORE
 #undef GCKPTI_DOTS_END

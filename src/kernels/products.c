@@ -4,10 +4,10 @@
     X(0, a)                                                                                        \
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#if GCKPTI_ISA == 2
-#define GCKPTI_TILE_HELD(x) __asm__("" : "+x"(x));
-#else
-#define GCKPTI_TILE_HELD(x)
+#if GCKPTI_X86 && !defined(GCKPTI_HELD) /* tests have no registers for all that is held */
+#define GCKPTI_HELD(x) __asm__("" : "+v"(x));
+#elif !defined(GCKPTI_HELD)
+#define GCKPTI_HELD(x)
 #endif
 
 /* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
@@ -78,8 +78,7 @@ GCKPTI_ALWAYS void V(block_added)(const float *x, FLOATS even, FLOATS odd, float
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
-    const float *a = t->a, *a4 = a + (block ? 1 : rows > 4 ? 4 * row : 0), *b = t->b;
-    const float *from = t->from;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : block), *b = t->b, *from = t->from;
     float *c = t->c;
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
     if (from && !block) {
@@ -100,7 +99,7 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
             FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
             if (block) { /* lest gcc loads what only two rows take for each of them */
-                GCKPTI_TILE_HELD(b0) GCKPTI_TILE_HELD(b1) GCKPTI_TILE_HELD(b2)
+                GCKPTI_HELD(b0) GCKPTI_HELD(b1) GCKPTI_HELD(b2)
             }
             GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         }
@@ -118,7 +117,6 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
 #undef GCKPTI_TILE_ADD
 #undef GCKPTI_TILE_STORE
 #undef GCKPTI_TILE_EACH
-#undef GCKPTI_TILE_HELD
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
