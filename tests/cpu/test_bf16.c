@@ -701,8 +701,8 @@ static float number(int kind)
 static void test_products(void)
 {
     enum { MOST = 3 * 130 * 2300, PAST = 512 };
-    static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000 + PAST];
-    static uint16_t half[3][MOST], c16[2][280 * 200];
+    static float f32[3][MOST], bias[200], c32[2][550 * 200], room[90000 + PAST];
+    static uint16_t half[3][MOST], c16[2][550 * 200];
     /* rows read where they are: one link is left, the others fit at once, 8 rows less one, all of
      * the scratch is taken */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
@@ -715,8 +715,9 @@ static void test_products(void)
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
         const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
+        const int tall = i == 607;  /* read so by AMX, too: more of them than an item has */
         const uint32_t m = of      ? of[0]
-                           : large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
+                           : large ? (tall ? 525 : i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);
         const uint32_t n = of ? of[1] : large ? 90 + below(110) : 1 + below(130);
         const uint32_t drawn_k = of      ? of[2]
@@ -725,7 +726,7 @@ static void test_products(void)
         const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k; /* rows stay in place */
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
-        const uint32_t which = odd ? (any & ~1u) | 4 : any;
+        const uint32_t which = odd ? (any & (tall ? ~33u : ~1u)) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
         /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines
          * */
