@@ -7678,8 +7678,8 @@ enum {
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
     GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
-    GCKPTI_MIXED_LINKS = 256 /* a time */
+    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b, twice as */
+    GCKPTI_MIXED_LINKS = 256 /* many if a is not packed; links at a time */
 };
 
 GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);

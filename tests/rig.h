@@ -1,5 +1,5 @@
 /* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files
- * in memory, steps fed in any way, a block of layers, teardown. Include after gradckpt.h. */
+ * in memory, steps fed in any way, a block of layers, the least budget, teardown. Include after gradckpt.h. */
 #ifndef TESTS_RIG_H
 #define TESTS_RIG_H
 #include <stdlib.h>
@@ -236,6 +236,13 @@ static inline gckpt_tensor *rig_block(gckpt_tensor *x, void *number)
     snprintf(name, sizeof name, "down.%d", *(int *)number);
     gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
+}
+
+/* The least budget, which the error of one too small names; 0: it does not. */
+static inline size_t rig_least(const void *object)
+{
+    const char *at = strstr(gckpt_error_text(object), "at least ");
+    return at ? (size_t)strtoull(at + strlen("at least "), NULL, 10) : 0;
 }
 
 /* Any of them may be NULL. */

@@ -104,12 +104,6 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
     return found;
 }
 
-static size_t least_named(const void *object)
-{
-    const char *at = strstr(gckpt_error_text(object), "at least ");
-    return at ? (size_t)strtoull(at + 9, NULL, 10) : 0;
-}
-
 /* From far too few bytes to more than enough, every mode and update rule. */
 static int wide;
 
@@ -140,10 +134,10 @@ static void test_against_brute_force(void)
         s = gckpt_store_new(NULL);
         d.budget = 1;
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
-        size_t least = least_named(s);
+        size_t least = rig_least(s);
         CHECK_MSG(gckpt_store_count(s) == 0 && least > 1 && least <= most, "%s", gckpt_error_text(s));
         d.budget = least - 1;
-        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && least_named(s) == least);
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && rig_least(s) == least);
         uint64_t before = UINT64_MAX;
         for (int i = 0; i <= budgets; i++) {
             d.budget = i == budgets ? 0 : least + (most - least) * (size_t)i / (size_t)(budgets - 1);
@@ -226,7 +220,7 @@ static void test_builds(void)
     }
     d.budget = 1;
     CHECK(!gckpt_fit(s, build, &m, B, &d, NULL));
-    d.budget = least_named(s);
+    d.budget = rig_least(s);
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);

@@ -715,7 +715,7 @@ static void test_products(void)
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
         const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
-        const int tall = i == 607;  /* read so by AMX, too: more of them than an item has */
+        const int tall = i == 607;  /* more of them than an item has, to bf16; AMX reads them so, too */
         const uint32_t m = of      ? of[0]
                            : large ? (tall ? 525 : i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);

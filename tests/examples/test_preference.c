@@ -199,9 +199,8 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
     if (how->least) {
         desc.budget = 1;
         gckpt_plan *none = gckpt_plan_new(b.g, b.terms, b.count, &desc);
-        const char *least = strstr(gckpt_error_text(b.g), "at least ");
-        CHECK_MSG(none == NULL && least != NULL, "%s: %s", what, gckpt_error_text(b.g));
-        desc.budget = least != NULL ? (size_t)strtoull(least + strlen("at least "), NULL, 10) : 0;
+        desc.budget = rig_least(b.g);
+        CHECK_MSG(none == NULL && desc.budget > 0, "%s: %s", what, gckpt_error_text(b.g));
     }
     gckpt_plan *p = gckpt_plan_new(b.g, b.terms, b.count, &desc);
     if (!CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(b.g)))

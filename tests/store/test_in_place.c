@@ -192,11 +192,10 @@ static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
     d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
     if (k == LEAST) { /* of the graph as built, or in the forms that take the fewest bytes */
         d.as_built = n->two;
-        d.budget = 1; /* the error names the least; a frontier would take longer */
+        d.budget = 1; /* a frontier would take longer */
         CHECK(!gckpt_plan_new(n->g, &n->term, 1, &d));
-        const char *least = strstr(gckpt_error_text(n->g), "at least ");
-        CHECK(least != NULL);
-        d.budget = least ? (size_t)strtoull(least + strlen("at least "), NULL, 10) : 0;
+        d.budget = rig_least(n->g);
+        CHECK(d.budget > 0);
     }
     gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
