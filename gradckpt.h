@@ -36,11 +36,11 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5736
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5728
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2110
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -9789,18 +9789,10 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-static void gckpti_linear_by(const gckpt_call *call, int backward)
-{
-    const gckpti_product_run run = gckpti_plain_products(call);
-    if (!backward) {
-        gckpti_linear_out(call, run);
-        return;
-    }
-    gckpti_linear_gradients(call, run);
-    gckpti_bias_backward(call);
-}
-GCKPTI_BOTH_WAYS(linear, gckpti_linear_by(call, backward))
-GCKPTI_BOTH_WAYS(matmul, gckpti_linear_by(call, backward))
+GCKPTI_BOTH_WAYS(matmul, (backward ? gckpti_linear_gradients
+                                   : gckpti_linear_out)(call, gckpti_plain_products(call)))
+GCKPTI_BOTH_WAYS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+                 if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -13979,20 +13971,8 @@ GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
     return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-GCKPTI_FN void gckpti_fast_matmul_forward(const gckpt_call *call)
-{
-    gckpti_linear_out(call, gckpti_fast_products(call));
-}
-
-GCKPTI_FN void gckpti_fast_linear_forward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
-{
-    gckpti_linear_gradients(call, gckpti_fast_products(call));
-}
+GCKPTI_BOTH_WAYS(fast_matmul, (backward ? gckpti_linear_gradients
+                                        : gckpti_linear_out)(call, gckpti_fast_products(call)))
 #endif
 
 /* >>cpu/mixed */
@@ -14644,11 +14624,9 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
                        &s);
 }
 
-GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_backward(call);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
+GCKPTI_BOTH_WAYS(fast_linear,
+                 (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
+                 if (backward) gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0))
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)
@@ -14775,16 +14753,9 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     }
 }
 
-GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, 0, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
-}
-
-GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, 1, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
+GCKPTI_BOTH_WAYS(fast_conv2d, gckpti_conv_by(call, backward, gckpti_conv_fast,
+                                             gckpti_kernels_of(call)->multiply_add);
+                 if (backward) gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0))
 
 GCKPTI_BOTH_WAYS(fast_max_pool,
                  gckpti_max_pool_by(call, backward, gckpti_kernels_of(call)->max_window))

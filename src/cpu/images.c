@@ -90,16 +90,9 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     }
 }
 
-GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, 0, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
-}
-
-GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, 1, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
+GCKPTI_BOTH_WAYS(fast_conv2d, gckpti_conv_by(call, backward, gckpti_conv_fast,
+                                             gckpti_kernels_of(call)->multiply_add);
+                 if (backward) gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0))
 
 GCKPTI_BOTH_WAYS(fast_max_pool,
                  gckpti_max_pool_by(call, backward, gckpti_kernels_of(call)->max_window))

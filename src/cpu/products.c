@@ -120,18 +120,6 @@ GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
     return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-GCKPTI_FN void gckpti_fast_matmul_forward(const gckpt_call *call)
-{
-    gckpti_linear_out(call, gckpti_fast_products(call));
-}
-
-GCKPTI_FN void gckpti_fast_linear_forward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
-{
-    gckpti_linear_gradients(call, gckpti_fast_products(call));
-}
+GCKPTI_BOTH_WAYS(fast_matmul, (backward ? gckpti_linear_gradients
+                                        : gckpti_linear_out)(call, gckpti_fast_products(call)))
 #endif

@@ -225,11 +225,9 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
                        &s);
 }
 
-GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_backward(call);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
+GCKPTI_BOTH_WAYS(fast_linear,
+                 (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
+                 if (backward) gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0))
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
 static void gckpti_fast_norm(const gckpt_call *call, int backward)

@@ -246,18 +246,10 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-static void gckpti_linear_by(const gckpt_call *call, int backward)
-{
-    const gckpti_product_run run = gckpti_plain_products(call);
-    if (!backward) {
-        gckpti_linear_out(call, run);
-        return;
-    }
-    gckpti_linear_gradients(call, run);
-    gckpti_bias_backward(call);
-}
-GCKPTI_BOTH_WAYS(linear, gckpti_linear_by(call, backward))
-GCKPTI_BOTH_WAYS(matmul, gckpti_linear_by(call, backward))
+GCKPTI_BOTH_WAYS(matmul, (backward ? gckpti_linear_gradients
+                                   : gckpti_linear_out)(call, gckpti_plain_products(call)))
+GCKPTI_BOTH_WAYS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+                 if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
