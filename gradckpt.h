@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2089
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2081
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -14517,8 +14517,8 @@ static void gckpti_fast_dropout(const gckpt_call *call)
 GCKPTI_BOTH_WAYS(fast_dropout, (backward || gckpti_trains(call) ? gckpti_fast_dropout
                                                                 : gckpti_dropout_forward)(call))
 
-/* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
- * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */
+/* ---- embed, gather: forward an item is a row; backward, 64 columns of all rows of an entry, so
+ * that each element's sum keeps its order ---- */
 enum { GCKPTI_TAKE_ITEM = 64 };
 
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
@@ -14529,13 +14529,6 @@ static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
     else
         gckpti_mixed_of(gckpti_kernels_of(call))
             ->narrow(call->in[0].data + gckpti_taken_row(call, r) * n, call->out_bf16 + r * n, n);
-}
-
-static void gckpti_take_clear(const gckpt_call *call, int64_t i)
-{
-    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_TAKE_ITEM;
-    int64_t rows = gckpti_min(gckpti_rows(&call->in[0].shape) - first, GCKPTI_TAKE_ITEM);
-    gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
 static int64_t gckpti_take_entries(const gckpt_call *call)
@@ -14559,7 +14552,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Tables that are not added to are cleared first, in items of their own. */
+/* Tables that are not added to are cleared first. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
@@ -14570,8 +14563,7 @@ static void gckpti_fast_take(const gckpt_call *call, int backward)
     if (!backward || !table->grad)
         return;
     if (!table->accumulate)
-        gckpti_each(call, (gckpti_rows(&table->shape) + size - 1) / size, size * n,
-                    gckpti_take_clear);
+        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
     gckpti_each(call, entries * ((n + size - 1) / size), 4 * rows / entries * size,
                 gckpti_take_columns);
 }
