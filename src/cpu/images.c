@@ -19,15 +19,6 @@ static void gckpti_windows_cut(const gckpti_products *by, const gckpti_rectangle
     gckpti_kernels_of(by->call)->windows_piece(&w, at, room, floats);
 }
 
-static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
-{
-    gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
-    s.w.t.room = call->work;
-    s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_cut(&s.by);
-    gckpti_products_run(&s.by);
-}
-
 /* What lies where, of one kind and phase. */
 static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
 {
@@ -77,8 +68,12 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     const gckpti_conv_sizes *z = s->z;
     const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
     if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_windows w = gckpti_windows_of(s);
-        gckpti_windows_run(call, &w);
+        gckpti_windows_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut },
+                                   gckpti_windows_of(s) };
+        job.w.t.room = call->work, job.by.t = &job.w.t;
+        job.by.room = gckpti_windows_room(job.w.t.m, job.w.t.n, job.w.t.k);
+        gckpti_products_cut(&job.by);
+        gckpti_products_run(&job.by);
         return;
     }
     if (s->kind == GCKPTI_CONV_DW) {
