@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5728
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5724
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -11807,12 +11807,8 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
     (void)gckpti_taps(s, 0, at->p, &h, &end);
     for (int64_t q = 0; q < s->out[1]; q++, y += n) {
         if (!s->backward) {
-            const float *x = call->in[0].data + at->x;
-            float *out = call->out ? call->out + y : NULL;
-            if (s->max_window)
-                s->max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
-            else
-                gckpti_plain_max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
+            s->max_window(s, call->in[0].data + at->x, at->p, q, call->out ? call->out + y : NULL,
+                          tap ? tap + y : NULL);
             continue;
         }
         (void)gckpti_taps(s, 1, q, &w, &end);
@@ -11884,7 +11880,7 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
     gckpti_pool_run(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, NULL))
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
 GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
