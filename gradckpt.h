@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1298
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1770
@@ -3738,13 +3738,6 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #endif
 }
 
-/* condition ? a : b by a mask: both sides are computed, so that a loop over it vectorises. */
-GCKPTI_INLINE float gckpti_select(int condition, float a, float b)
-{
-    uint32_t mask = 0u - (uint32_t)condition;
-    return gckpti_float((gckpti_bits(a) & mask) | (gckpti_bits(b) & ~mask));
-}
-
 /* a*b, out of reach of contraction; a result of -0 becomes +0. */
 GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
 
@@ -3995,9 +3988,11 @@ GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
 {
     return a < b ? c : d;
 }
+/* By a mask, so that a loop over it vectorises. */
 GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
 {
-    return gckpti_select(a == b, c, d);
+    const uint32_t mask = 0u - (uint32_t)(a == b);
+    return gckpti_float((gckpti_bits(c) & mask) | (gckpti_bits(d) & ~mask));
 }
 GCKPTI_INLINE void gckpti_to_doubles(float x, double *y) { *y = (double)x; }
 GCKPTI_INLINE float gckpti_to_floats(const double *x) { return (float)*x; }

@@ -94,13 +94,6 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #endif
 }
 
-/* condition ? a : b by a mask: both sides are computed, so that a loop over it vectorises. */
-GCKPTI_INLINE float gckpti_select(int condition, float a, float b)
-{
-    uint32_t mask = 0u - (uint32_t)condition;
-    return gckpti_float((gckpti_bits(a) & mask) | (gckpti_bits(b) & ~mask));
-}
-
 /* a*b, out of reach of contraction; a result of -0 becomes +0. */
 GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
 
