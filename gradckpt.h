@@ -36,11 +36,11 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5724
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5726
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2076
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2075
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3932
+ *     >>kernels   what is done with an item, for each instruction set                         3926
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -7705,14 +7705,16 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-/* Whether each element of t is one chain; if not: links of the block that begins at link p. */
+/* Whether each element of t is one chain; links of the block that begins at link p, or, of a chain,
+ * that are packed as one. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->run > 0 && t->run < GCKPTI_LINKS;
 }
 GCKPTI_INLINE int64_t gckpti_block_at(const gckpti_product *t, int64_t p)
 {
-    int64_t left = t->run ? t->run - (t->before + p) % t->run : t->k;
+    const int whole = !t->run || gckpti_is_chain(t);
+    const int64_t left = whole ? t->k : t->run - (t->before + p) % t->run;
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_LINKS);
 }
 
@@ -14203,8 +14205,7 @@ static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mix
 {
     const gckpti_product *t = s->by.t;
     for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last =
-            gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        tile->last = gckpti_block_at(t, p);
         p += tile->last;
     }
     return p;
@@ -36482,12 +36483,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 1); }
 
 /* ---- factors packed (cpu/cpu.h) ---- */
-/* Links of the block of s that begins at link p. */
-GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
-{
-    return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
-}
-
 /* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
  * floats. *at: its first element. */
 GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t p, int64_t links,
@@ -36592,7 +36587,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_mixed_links *s, int words, 
     float room[GCKPTI_PANEL * GCKPTI_PANEL];
     int64_t p = s->p, links, at;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
+        links = gckpti_block_at(s->t, p);
         const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const V(square) some = { &x, at + i * x.row, words, as_a };

@@ -236,8 +236,7 @@ static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mix
 {
     const gckpti_product *t = s->by.t;
     for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last =
-            gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        tile->last = gckpti_block_at(t, p);
         p += tile->last;
     }
     return p;

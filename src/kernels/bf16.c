@@ -150,12 +150,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 1); }
 
 /* ---- factors packed (cpu/cpu.h) ---- */
-/* Links of the block of s that begins at link p. */
-GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
-{
-    return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
-}
-
 /* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
  * floats. *at: its first element. */
 GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t p, int64_t links,
@@ -260,7 +254,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_mixed_links *s, int words, 
     float room[GCKPTI_PANEL * GCKPTI_PANEL];
     int64_t p = s->p, links, at;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
+        links = gckpti_block_at(s->t, p);
         const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const V(square) some = { &x, at + i * x.row, words, as_a };

@@ -355,14 +355,16 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-/* Whether each element of t is one chain; if not: links of the block that begins at link p. */
+/* Whether each element of t is one chain; links of the block that begins at link p, or, of a chain,
+ * that are packed as one. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->run > 0 && t->run < GCKPTI_LINKS;
 }
 GCKPTI_INLINE int64_t gckpti_block_at(const gckpti_product *t, int64_t p)
 {
-    int64_t left = t->run ? t->run - (t->before + p) % t->run : t->k;
+    const int whole = !t->run || gckpti_is_chain(t);
+    const int64_t left = whole ? t->k : t->run - (t->before + p) % t->run;
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_LINKS);
 }
 
