@@ -156,19 +156,14 @@ GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t 
                                            float *room, int64_t *at)
 {
     gckpti_factor x = *s->x;
+    const int64_t across = x.row == 1, lines = across ? links : s->n, each = across ? s->n : links;
+    int64_t *row = across ? &x.step : &x.row; /* from line to line */
     *at = s->at + p * x.step;
-    (void)links;
+    (void)lines, (void)each;
     if (!gckpti_is_stored(s->x))
         return x;
-    if (x.row == 1) {
-        GCKPTI_STORED(V(unpack)(x.stored, *at, x.step, links, s->n, room, GCKPTI_PANEL));
-        x.step = GCKPTI_PANEL;
-    } else {
-        GCKPTI_STORED(V(unpack)(x.stored, *at, x.row, s->n, links, room, GCKPTI_PANEL));
-        x.row = GCKPTI_PANEL;
-    }
-    x.f32 = room;
-    *at = 0;
+    GCKPTI_STORED(V(unpack)(x.stored, *at, *row, lines, each, room, GCKPTI_PANEL));
+    *row = GCKPTI_PANEL, x.f32 = room, *at = 0;
     return x;
 }
 
@@ -180,15 +175,6 @@ typedef struct {
     int words, as_a;
 } V(square);
 typedef void V(put_square)(const V(square) * s, uint32_t *d, int64_t row);
-
-/* n elements of x from `at` on. */
-GCKPTI_INLINED void V(halves)(const gckpti_factor *x, int64_t at, int64_t n, uint16_t *d)
-{
-    if (x->bf16)
-        memcpy(d, x->bf16 + at, (size_t)n * sizeof *d);
-    else
-        V(narrow)(x->f32 + at, d, n);
-}
 
 /* W elements of x from `at` on, in the upper halves of words. */
 GCKPTI_INLINED INTS V(upper)(const gckpti_factor *x, int64_t at)
@@ -241,8 +227,11 @@ static GCKPTI_TARGET void V(mixed_put_part)(const V(square) * s, int64_t lanes, 
     const V(square) all = { &x, 0, s->words, s->as_a };
     for (int i = 0; i < 16 * GCKPTI_LINKS; i++)
         words[i] = s->as_a ? 0x8000 : 0;
-    for (int64_t i = 0; i < lines && each > 0; i++)
-        V(halves)(s->x, s->at + i * (across ? x.step : x.row), each, words + i * wide);
+    for (int64_t i = 0, at = s->at; i < lines && each > 0; i++, at += across ? x.step : x.row)
+        if (x.bf16)
+            memcpy(words + i * wide, x.bf16 + at, (size_t)each * sizeof *words);
+        else
+            V(narrow)(x.f32 + at, words + i * wide, each);
     x.bf16 = words, x.row = across ? 1 : wide, x.step = across ? wide : 1;
     put(&all, d, row);
 }
