@@ -140,43 +140,30 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) * s, float *dq, float *d
         }
 }
 
-/* dk += ds' q, or dv += p' g */
-static GCKPTI_TARGET void V(keys_down)(V(keys) * s, const gckpti_factor *x, const float *p,
-                                       float *to, int fresh)
+/* The block's part of a gradient: dv += p' g, dk += ds' q, dq += ds k, which is packed already. */
+static GCKPTI_TARGET void V(keys_add)(V(keys) * s, const gckpti_factor *x, const float *p,
+                                      float *to, int fresh)
 {
-    const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
-    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
-    gckpti_mixed_part t = V(head_part)(s->by, s->a, s->h->d, to, wide);
-    V(head_pack)(s->by, &turned, s->h->d, s->m, NULL, s->a);
-    if (s->cut && !V(finite)(s->a, row * wide)) {
+    const int across = x == &s->k;
+    const gckpti_factor turned = gckpti_turned(x);
+    const gckpti_factor links =
+        gckpti_matrix(p, across ? GCKPTI_BLOCK : 1, across ? 1 : GCKPTI_BLOCK);
+    const int64_t lanes = across ? s->m : s->n, k = across ? s->n : s->m, wide = s->h->wide;
+    const int64_t row = gckpti_multiple(k, GCKPTI_LINKS);
+    const uint32_t *b = across ? s->kt_b : s->a;
+    gckpti_mixed_part t = V(head_part)(s->by, b, s->h->d, to, wide);
+    if (!across)
+        V(head_pack)(s->by, &turned, s->h->d, k, NULL, s->a);
+    if (s->cut && !V(finite)(b, row * wide)) {
         if (fresh)
-            memset(to, 0, (size_t)(s->n * wide) * sizeof *to);
-        V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
+            memset(to, 0, (size_t)(lanes * wide) * sizeof *to);
+        V(keys_careful)(s, across ? to : NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_pack)(s->by, &links, s->n, s->m, s->links, NULL);
-    t.tile.m = gckpti_multiple(s->n, 16), t.tile.a = s->links, t.tile.a_row = row;
+    V(head_pack)(s->by, &links, lanes, k, s->links, NULL);
+    t.tile.m = gckpti_multiple(lanes, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = fresh ? NULL : to;
-    V(head_multiply)(&t, GCKPTI_LINKS_FROM, s->cut, s->diagonal, s->m);
-}
-
-/* dq += ds k */
-static GCKPTI_TARGET void V(keys_across)(V(keys) * s)
-{
-    const gckpti_factor ds = gckpti_matrix(s->ds, GCKPTI_BLOCK, 1);
-    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS), wide = s->h->wide;
-    float *to = s->dq + s->i * wide;
-    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to, wide);
-    if (s->cut && !V(finite)(s->kt_b, row * wide)) {
-        if (s->fresh[0])
-            memset(to, 0, (size_t)(s->m * wide) * sizeof *to);
-        V(keys_careful)(s, to, NULL, NULL);
-        return;
-    }
-    V(head_pack)(s->by, &ds, s->m, s->n, s->links, NULL);
-    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
-    t.tile.from = s->fresh[0] ? NULL : to;
-    V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
+    V(head_multiply)(&t, across ? GCKPTI_LINKS_TO : GCKPTI_LINKS_FROM, s->cut, s->diagonal, k);
 }
 
 /* The block of queries from i on meets that of keys. */
@@ -197,11 +184,11 @@ static GCKPTI_TARGET void V(keys_meet)(V(keys) * s)
     for (int64_t r = 0; r < s->m; r++)
         V(keys_slopes)(s, r);
     if (s->dv)
-        V(keys_down)(s, &s->g, s->p, s->dv, s->fresh[2]);
+        V(keys_add)(s, &s->g, s->p, s->dv, s->fresh[2]);
     if (s->dk)
-        V(keys_down)(s, &s->q, s->ds, s->dk, s->fresh[1]);
+        V(keys_add)(s, &s->q, s->ds, s->dk, s->fresh[1]);
     if (s->dq)
-        V(keys_across)(s);
+        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->wide, s->fresh[0]);
 }
 
 /* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
