@@ -198,17 +198,13 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL,
-                            NULL };
-    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kc = h->kc, nth = head % h->group;
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared ? h->wide : 0;
     const int windows = h->window < h->s; /* then a block may meet none: all is opened */
-    const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
-    const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
+    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    const gckpti_factor o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(keys) s;
     V(keys_begin)(&s, h, row * h->heads + head, room);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
@@ -242,7 +238,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
             s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
-            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
+            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_from(&g, at);
             V(keys_meet)(&s);
             s.fresh[1] = s.fresh[2] = 0;
         }
