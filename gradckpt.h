@@ -40,7 +40,7 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2075
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2063
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
@@ -13399,10 +13399,7 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     return row;
 }
 
-#endif
-
 /* ---- cpu/rows.c ---- */
-#if GCKPTI_HAS_FAST
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
     X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
@@ -13419,10 +13416,9 @@ enum {
 };
 /* clang-format on */
 #undef GCKPTI_KIND
-#endif
 
 /* ---- cpu/images.c ---- */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
+#ifndef GCKPT_NO_IMAGES
 /* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
  * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
  * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
@@ -13456,11 +13452,9 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
     return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
 }
-
 #endif
 
 /* ---- kernels: what that folder has for each instruction set ---- */
-#if GCKPTI_HAS_FAST
 /* Entries of parts that can be left out come last, with their places in the table
  * (kernels/table). */
 typedef struct {
@@ -13566,25 +13560,25 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
 
-/* ---- cpu/convert.c, cpu/mixed.c ---- */
+/* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#endif
+
 #if GCKPTI_HAS_FAST
+/* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
-#endif
 #else
-#if GCKPTI_HAS_FAST
 static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }
 static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
 #endif
-#endif
 
 /* ---- cpu/products.c ---- */
-#if GCKPTI_HAS_FAST
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -13594,14 +13588,8 @@ typedef struct gckpti_products {
                   int64_t floats);
 } gckpti_products;
 
-#endif
-
 /* ---- cpu/rows.c ---- */
-#if GCKPTI_HAS_FAST
 enum { GCKPTI_COLUMNS = 64 };
-#endif
-
-#if GCKPTI_HAS_FAST
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
 

@@ -318,10 +318,7 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     return row;
 }
 
-#endif
-
 /* ---- cpu/rows.c ---- */
-#if GCKPTI_HAS_FAST
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
     X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
@@ -338,10 +335,9 @@ enum {
 };
 /* clang-format on */
 #undef GCKPTI_KIND
-#endif
 
 /* ---- cpu/images.c ---- */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
+#ifndef GCKPT_NO_IMAGES
 /* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
  * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
  * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
@@ -375,11 +371,9 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
     return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
 }
-
 #endif
 
 /* ---- kernels: what that folder has for each instruction set ---- */
-#if GCKPTI_HAS_FAST
 /* Entries of parts that can be left out come last, with their places in the table
  * (kernels/table). */
 typedef struct {
@@ -456,10 +450,7 @@ static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
-#endif
-
 #ifdef GCKPTI_ROOMS
-#if GCKPTI_HAS_FAST
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
     gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16, gckpti_kernels_amx;
 #endif

@@ -6,25 +6,25 @@
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
 
-/* ---- cpu/convert.c, cpu/mixed.c ---- */
+/* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#endif
+
 #if GCKPTI_HAS_FAST
+/* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
-#endif
 #else
-#if GCKPTI_HAS_FAST
 static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }
 static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
 #endif
-#endif
 
 /* ---- cpu/products.c ---- */
-#if GCKPTI_HAS_FAST
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -34,14 +34,8 @@ typedef struct gckpti_products {
                   int64_t floats);
 } gckpti_products;
 
-#endif
-
 /* ---- cpu/rows.c ---- */
-#if GCKPTI_HAS_FAST
 enum { GCKPTI_COLUMNS = 64 };
-#endif
-
-#if GCKPTI_HAS_FAST
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
 
