@@ -5,15 +5,9 @@
 #include "ops/ops.h"
 #include "cpu/cpu.h"
 
-#if GCKPTI_HAS_FAST
-#if (GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA == 2 && GCKPTI_X86) ||                          \
-    (GCKPTI_ISA == 3 && GCKPTI_AVX512)
-#define GCKPTI_HAS_ISA 1
-#elif GCKPTI_ISA == 1 && defined(__aarch64__)
-#define GCKPTI_HAS_ISA 1
-#endif
-#endif
-#ifdef GCKPTI_HAS_ISA
+#if GCKPTI_HAS_FAST &&                                                                             \
+    ((GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA == 1 && defined(__aarch64__)) ||               \
+     (GCKPTI_ISA == 2 && GCKPTI_X86) || (GCKPTI_ISA == 3 && GCKPTI_AVX512))
 #if GCKPTI_X86
 #include <immintrin.h>
 #endif
