@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5726
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5717
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -8333,17 +8333,26 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* Attention of bf16 plans: queries first..end-1, numbered through heads and rows (rest: D floats,
- * where out is bf16); what those of a head (of all rows') add to gradients (rest: see
- * gckpti_attention_room; dk and dv stay there until the last head that shares them). */
+/* Attention of bf16 plans: products of a query (element `at`) and keys first..end-1 from element
+ * `key` on; what of the latter's values, times p, is added to out; what queries of a head (of all
+ * rows') add to gradients (rest: see gckpti_attention_room; dk and dv stay there until the last
+ * head that shares them). */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                   int64_t first, int64_t end, float *out);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
 #else
-static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
+static inline void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key,
+                                       int64_t first, int64_t end, float *out)
 {
-    (void)h, (void)first, (void)end, (void)rest;
+    (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
+}
+static inline void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                       int64_t first, int64_t end, float *out)
+{
+    (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
 }
 static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
@@ -10001,46 +10010,23 @@ static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
-    const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int narrow = gckpti_is_narrow(call->out_bf16);
-    float p[GCKPTI_KEY_TILE];
+    const gckpti_factor q = gckpti_factor_of(&h->call->in[0], at, h->c, 1, 0);
+    const gckpti_factor k = gckpti_factor_of(&h->call->in[1], key, h->kc, 1, 0);
+    for (int64_t j = first; j < end; j++)
+        out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
+}
+
+GCKPTI_FN void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                   int64_t first, int64_t end, float *out)
+{
+    const gckpti_factor v = gckpti_factor_of(&h->call->in[2], key, h->kc, 1, 0);
     const gckpti_links exps = { p, NULL, 1 };
-    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        const int64_t row = i / t / h->heads, head = i / t % h->heads, kc = h->kc;
-        const int64_t at = (row * t + i % t) * c + head * d;
-        const int64_t key = row * h->s * kc + head / h->group * d;
-        const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const int64_t first_tile = gckpti_heads_tile(h, i % t);
-        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
-        if (out)
-            gckpti_start(out, d, 0);
-        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
-            const int64_t tile = key + gckpti_heads_row(h, j0);
-            const gckpti_factor k = gckpti_factor_of(&call->in[1], tile, kc, 1, 0);
-            const gckpti_factor v = gckpti_factor_of(&call->in[2], tile, kc, 1, 0);
-            for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY
-                                : gckpti_heads_score(h, gckpti_mixed_score(&q, 0, &k, j, d));
-            const float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
-            for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, e, kc);
-                const float so_far = j0 > first_tile ? out[e] * factor : 0.0f;
-                out[e] = gckpti_mixed_blocks(&exps, &y, from, n, so_far);
-            }
-        }
-        gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; out && e < d; e++)
-            out[e] = (out[e] + 0.0f) / sum;
-        if (narrow)
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
-        if (call->aux)
-            ((float *)call->aux)[i] = max + gckpti_log(sum);
+    for (int64_t e = 0; e < h->d; e++) {
+        const gckpti_links y = gckpti_links_of(&v, e, h->kc);
+        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]);
     }
 }
 
@@ -10564,20 +10550,18 @@ static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const f
     gckpti_chains(a, 1, b, h->kc, n, h->d, out);
 }
 
+/* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
 static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
     float p[GCKPTI_KEY_TILE];
-    if (h->mixed) {
-        gckpti_mixed_queries(h, first, end, rest);
-        return;
-    }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / h->heads, head = i / t % h->heads;
         int64_t at = (row * t + i % t) * c + head * d;
         int64_t key = row * h->s * h->kc + head / h->group * d;
-        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const int64_t first_tile = gckpti_heads_tile(h, i % t);
         if (out)
@@ -10586,19 +10570,26 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             const int64_t tile = key + gckpti_heads_row(h, j0);
             const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
-            gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
+            if (h->mixed)
+                gckpti_mixed_scores(h, at, tile, from, n, p);
+            else
+                gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_heads_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (out)
+            if (out && h->mixed)
+                gckpti_mixed_values(h, p, tile, from, n, out);
+            else if (out)
                 gckpti_link_rows(p + from, 1, call->in[2].data + tile + from * h->kc, h->kc, d,
                                  n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
-            out[e] /= sum;
+            out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
+        if (narrow)
+            gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->aux)
             ((float *)call->aux)[i] = max + gckpti_log(sum);
     }

@@ -199,20 +199,18 @@ static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const f
     gckpti_chains(a, 1, b, h->kc, n, h->d, out);
 }
 
+/* Queries first..end-1, numbered through heads and rows; rest: D floats, where out is bf16. */
 static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
     float p[GCKPTI_KEY_TILE];
-    if (h->mixed) {
-        gckpti_mixed_queries(h, first, end, rest);
-        return;
-    }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / h->heads, head = i / t % h->heads;
         int64_t at = (row * t + i % t) * c + head * d;
         int64_t key = row * h->s * h->kc + head / h->group * d;
-        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const int64_t first_tile = gckpti_heads_tile(h, i % t);
         if (out)
@@ -221,19 +219,26 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             const int64_t tile = key + gckpti_heads_row(h, j0);
             const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
-            gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
+            if (h->mixed)
+                gckpti_mixed_scores(h, at, tile, from, n, p);
+            else
+                gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_heads_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (out)
+            if (out && h->mixed)
+                gckpti_mixed_values(h, p, tile, from, n, out);
+            else if (out)
                 gckpti_link_rows(p + from, 1, call->in[2].data + tile + from * h->kc, h->kc, d,
                                  n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
-            out[e] /= sum;
+            out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
+        if (narrow)
+            gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->aux)
             ((float *)call->aux)[i] = max + gckpti_log(sum);
     }

@@ -137,46 +137,23 @@ static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_
     return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out)
 {
-    const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int narrow = gckpti_is_narrow(call->out_bf16);
-    float p[GCKPTI_KEY_TILE];
+    const gckpti_factor q = gckpti_factor_of(&h->call->in[0], at, h->c, 1, 0);
+    const gckpti_factor k = gckpti_factor_of(&h->call->in[1], key, h->kc, 1, 0);
+    for (int64_t j = first; j < end; j++)
+        out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
+}
+
+GCKPTI_FN void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                   int64_t first, int64_t end, float *out)
+{
+    const gckpti_factor v = gckpti_factor_of(&h->call->in[2], key, h->kc, 1, 0);
     const gckpti_links exps = { p, NULL, 1 };
-    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        const int64_t row = i / t / h->heads, head = i / t % h->heads, kc = h->kc;
-        const int64_t at = (row * t + i % t) * c + head * d;
-        const int64_t key = row * h->s * kc + head / h->group * d;
-        const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const int64_t first_tile = gckpti_heads_tile(h, i % t);
-        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
-        if (out)
-            gckpti_start(out, d, 0);
-        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
-            const int64_t tile = key + gckpti_heads_row(h, j0);
-            const gckpti_factor k = gckpti_factor_of(&call->in[1], tile, kc, 1, 0);
-            const gckpti_factor v = gckpti_factor_of(&call->in[2], tile, kc, 1, 0);
-            for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY
-                                : gckpti_heads_score(h, gckpti_mixed_score(&q, 0, &k, j, d));
-            const float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
-            for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, e, kc);
-                const float so_far = j0 > first_tile ? out[e] * factor : 0.0f;
-                out[e] = gckpti_mixed_blocks(&exps, &y, from, n, so_far);
-            }
-        }
-        gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; out && e < d; e++)
-            out[e] = (out[e] + 0.0f) / sum;
-        if (narrow)
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
-        if (call->aux)
-            ((float *)call->aux)[i] = max + gckpti_log(sum);
+    for (int64_t e = 0; e < h->d; e++) {
+        const gckpti_links y = gckpti_links_of(&v, e, h->kc);
+        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]);
     }
 }
 

@@ -73,17 +73,26 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* Attention of bf16 plans: queries first..end-1, numbered through heads and rows (rest: D floats,
- * where out is bf16); what those of a head (of all rows') add to gradients (rest: see
- * gckpti_attention_room; dk and dv stay there until the last head that shares them). */
+/* Attention of bf16 plans: products of a query (element `at`) and keys first..end-1 from element
+ * `key` on; what of the latter's values, times p, is added to out; what queries of a head (of all
+ * rows') add to gradients (rest: see gckpti_attention_room; dk and dv stay there until the last
+ * head that shares them). */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+GCKPTI_FN void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                   int64_t first, int64_t end, float *out);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
 #else
-static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
+static inline void gckpti_mixed_scores(const gckpti_heads *h, int64_t at, int64_t key,
+                                       int64_t first, int64_t end, float *out)
 {
-    (void)h, (void)first, (void)end, (void)rest;
+    (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
+}
+static inline void gckpti_mixed_values(const gckpti_heads *h, const float *p, int64_t key,
+                                       int64_t first, int64_t end, float *out)
+{
+    (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
 }
 static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
