@@ -61,7 +61,7 @@
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            999
  *                 file, paths, c, weights
- *     >>kernels   what is done with an item, for each instruction set                         3898
+ *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
  *                 mixed_gradients, amx, losses, errors, cells, table, end
@@ -36828,11 +36828,15 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(square) * s, int across,
     }
 }
 
-/* All 16 of them, to rows of `row` words: as they are, or turned. */
+/* All 16 words, to rows of `row` words: as they are, or turned. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(square) * s, int across, int narrow,
                                              uint32_t *d, int64_t row)
 {
     __m512i v[4], u[4], y[4], z[4];
+    if (s->as_a == across && s->words == GCKPTI_WORDS_PAIRS) {
+        gckpti_mixed_put_pairs(s, across, narrow, d, row);
+        return;
+    }
     if (s->as_a != across) {
         GCKPTI_UNROLL
         for (int i = 0; i < 16; i++) /* as they are */
@@ -36857,14 +36861,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(square) * s, int across, in
 static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const V(square) * s, uint32_t *d, int64_t row)
 {
     const int across = s->x->row == 1, narrow = s->x->bf16 != NULL;
-    if (s->as_a == across && s->words == GCKPTI_WORDS_PAIRS) {
-        if (narrow)
-            across ? gckpti_mixed_put_pairs(s, 1, 1, d, row)
-                   : gckpti_mixed_put_pairs(s, 0, 1, d, row);
-        else
-            across ? gckpti_mixed_put_pairs(s, 1, 0, d, row)
-                   : gckpti_mixed_put_pairs(s, 0, 0, d, row);
-    } else if (narrow)
+    if (narrow)
         across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
     else
         across ? gckpti_mixed_put_as(s, 1, 0, d, row) : gckpti_mixed_put_as(s, 0, 0, d, row);
