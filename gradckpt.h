@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4720
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3277
+ *     >>search    what no schedule can do without; the least work for every budget            3269
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
@@ -21074,7 +21074,8 @@ static void gckpti_try(gckpti_search *s, int how, const int *move, int n)
         gckpti_evaluate(s, &s->next);
 }
 
-static void gckpti_accept(gckpti_search *s)
+/* s->next becomes the present schedule. */
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
     s->now = s->next;
@@ -22713,26 +22714,15 @@ static void gckpti_put_ahead(gckpti_search *s, int64_t limit)
     }
 }
 
-/* The list in s->next becomes the present schedule. */
-static void gckpti_take_next(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
-    gckpti_evaluate(s, &s->now);
-    gckpti_settle(s);
-}
-
 /* An answer with as much hidden as so many live bytes allow: answer->ahead, empty where that does
  * not fit. */
 GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limit)
 {
-    size_t n = 2 * (size_t)answer->length + 1;
     answer->ahead = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
     if (!answer->ahead || !gckpti_answer_load(s, answer))
         return;
     for (int way = 0; way < 2; way++) {
-        n = 2 * (size_t)s->now.length + 1;
+        const size_t n = 2 * (size_t)s->now.length + 1;
         if (!gckpti_schedule_room(&s->scratch, &s->next, (int)n) ||
             !gckpti_want(&s->scratch, &s->insert, 2 * n, sizeof *s->insert) ||
             !gckpti_want(&s->scratch, &s->saving, n, sizeof *s->saving))
@@ -22742,7 +22732,9 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
             (void)gckpti_time(s->p, &s->now, limit, &s->next);
         else
             gckpti_put_ahead(s, limit);
-        gckpti_take_next(s);
+        gckpti_accept(s);
+        gckpti_evaluate(s, &s->now);
+        gckpti_settle(s);
     }
     if (s->now.peak <= limit && !s->p->failed)
         gckpti_answer_store(s, answer->ahead, &s->now);

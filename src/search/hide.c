@@ -65,26 +65,15 @@ static void gckpti_put_ahead(gckpti_search *s, int64_t limit)
     }
 }
 
-/* The list in s->next becomes the present schedule. */
-static void gckpti_take_next(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
-    gckpti_evaluate(s, &s->now);
-    gckpti_settle(s);
-}
-
 /* An answer with as much hidden as so many live bytes allow: answer->ahead, empty where that does
  * not fit. */
 GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limit)
 {
-    size_t n = 2 * (size_t)answer->length + 1;
     answer->ahead = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
     if (!answer->ahead || !gckpti_answer_load(s, answer))
         return;
     for (int way = 0; way < 2; way++) {
-        n = 2 * (size_t)s->now.length + 1;
+        const size_t n = 2 * (size_t)s->now.length + 1;
         if (!gckpti_schedule_room(&s->scratch, &s->next, (int)n) ||
             !gckpti_want(&s->scratch, &s->insert, 2 * n, sizeof *s->insert) ||
             !gckpti_want(&s->scratch, &s->saving, n, sizeof *s->saving))
@@ -94,7 +83,9 @@ GCKPTI_FN void gckpti_hide(gckpti_search *s, gckpti_answer *answer, int64_t limi
             (void)gckpti_time(s->p, &s->now, limit, &s->next);
         else
             gckpti_put_ahead(s, limit);
-        gckpti_take_next(s);
+        gckpti_accept(s);
+        gckpti_evaluate(s, &s->now);
+        gckpti_settle(s);
     }
     if (s->now.peak <= limit && !s->p->failed)
         gckpti_answer_store(s, answer->ahead, &s->now);

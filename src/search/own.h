@@ -132,6 +132,7 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s, int between);
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
+GCKPTI_FN void gckpti_accept(gckpti_search *s);
 GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move);
 GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n);
 GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact);

@@ -112,7 +112,8 @@ static void gckpti_try(gckpti_search *s, int how, const int *move, int n)
         gckpti_evaluate(s, &s->next);
 }
 
-static void gckpti_accept(gckpti_search *s)
+/* s->next becomes the present schedule. */
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
     s->now = s->next;
