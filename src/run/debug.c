@@ -24,18 +24,6 @@ GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b)
     e->debug.hashes = (uint64_t *)gckpti_carve(b, n, sizeof *e->debug.hashes);
 }
 
-/* Never 0. */
-static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *value, int64_t n, int narrow)
-{
-    uint64_t hash = GCKPTI_FNV_START;
-    float piece[64];
-    for (int64_t at = 0, count; at < n; at += count) {
-        count = gckpti_debug_piece(e, value, narrow, at, n, piece);
-        hash = gckpti_hash_floats(hash, piece, count);
-    }
-    return hash | 1;
-}
-
 GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow)
 {
@@ -45,12 +33,17 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     const int64_t n[2] = { gckpti_elements(&c->shape),
                            node->batchless ? aux : aux / e->plan->rows * c->rows };
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
+        float piece[64];
         if (ins->first)
             *seen = 0;
         if (!data[k])
             continue;
-        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
+        for (int64_t at = 0, count; at < n[k]; at += count) {
+            count = gckpti_debug_piece(e, data[k], narrow && k == 0, at, n[k], piece);
+            hash = gckpti_hash_floats(hash, piece, count);
+        }
+        hash |= 1; /* 0: none was seen */
         if (*seen && *seen != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
