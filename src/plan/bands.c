@@ -116,17 +116,13 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r)
 static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
 {
     const int i = r->head.steps++;
-    const gckpti_band_step step = { id,
-                                    (int32_t)t->shape.d[1],
-                                    (int32_t)(gckpti_elements(&t->shape) /
-                                              (t->shape.d[0] * t->shape.d[1])),
-                                    0,
-                                    0,
-                                    r->head.links,
-                                    0,
-                                    0 };
+    gckpti_band_step *q = &r->step[i];
+    memset(q, 0, sizeof *q);
     memset(&r->room[i], 0, sizeof r->room[i]);
-    r->step[i] = step;
+    q->id = id;
+    q->height = (int32_t)t->shape.d[1];
+    q->width = (int32_t)(gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]));
+    q->link = r->head.links;
     r->of[i] = t;
     return i;
 }
