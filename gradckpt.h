@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2063
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4716
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4714
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3269
@@ -18962,17 +18962,15 @@ GCKPTI_DATA const gckpt_op gckpti_op_bands = {
 };
 
 /* ---- which ops may be in runs ---- */
-/* Whether input k of an op has rows: 1; is the same for all rows: 0; -1: neither. */
+/* Whether input k of an op has rows, or is the same for all rows. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
     const int at = q->n - t->shape.n + 1;
     if (t->in[k]->batchless)
-        return !t->op->rows && at >= 0 && q->d[at] != 1 ? -1 : 0;
+        return t->op->rows || at < 0 || q->d[at] == 1;
     return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
-                   (t->op->rows || q->d[1] == t->shape.d[1])
-               ? 1
-               : -1;
+           (t->op->rows || q->d[1] == t->shape.d[1]);
 }
 
 /* Finds how bands of an op are made, if they are. */
@@ -18994,7 +18992,7 @@ static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_ro
     for (int k = 0; k < t->inputs; k++) {
         const int64_t n = gckpti_elements(&t->in[k]->shape);
         most = n > most ? n : most;
-        if (gckpti_is_staged(p, t->in[k]->base) || gckpti_has_rows(t, &rows, k) < 0)
+        if (gckpti_is_staged(p, t->in[k]->base) || !gckpti_has_rows(t, &rows, k))
             return;
     }
     if (most <= INT32_MAX / 8)
