@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1770
+ *     >>store     parameters and optimiser state, however they are stored                     1772
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -40,18 +40,18 @@
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2063
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4714
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4757
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3269
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1741
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5315
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5371
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -59,7 +59,7 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2565
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            999
+ *     >>tables    plans as files and as C constants                                           1001
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -333,14 +333,15 @@
  *       what is cast being binary64.
  *
  * 6. Bytes
- *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
- *    The arena (gradients, activations, op outputs' aux, workspace) is one block whose size is the
- *    greatest offset + unpadded size, and running touches exactly that. A gradient that is a
- *    compensated sum (5e) has a low part of its size beside it, for the step or the instruction.
- *    Listed apart and not included: the tables (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an
- *    executor has a copy), the stack (compiled with optimisation: below 64 KiB a thread with the
- *    fast backend, 96 KiB in bf16 plans, 6 KiB without, 3 KiB in firmware (GCKPT_SMALL, pointers of
- *    4 bytes), runtime libraries, and the caller's feeds.
+ *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + copies of
+ *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, op outputs'
+ *    aux, workspace) is one block whose size is the greatest offset + unpadded size, and running
+ *    touches exactly that. A gradient that is a compensated sum (5e) has a low part of its size
+ *    beside it, for the step or the instruction. Listed apart and not included: the tables
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
+ *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB
+ *    without, 3 KiB in firmware (GCKPT_SMALL, pointers of 4 bytes), runtime libraries, and the
+ *    caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -542,7 +543,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      14 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -781,7 +782,8 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
 /* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
  * from before show is then as old as the last pull. pull brings the newest to the host; push says
  * that they were written there, so that the next step takes them; get does both. On the processor
- * there is one copy, and nothing to do. */
+ * there is one copy, and nothing to do, but for plans with copies (gckpt_plan_desc.bf16_weights),
+ * which push and get have made anew. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
@@ -1468,6 +1470,11 @@ typedef struct {
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
+    /* 1: a bf16 plan's products read fp32 parameters from bf16 copies, to the same bits: 2 bytes an
+     * element (GCKPT_BYTES_COPIES), which updates write, where the budget leaves them when all else
+     * is planned (0: always). What the program then writes to values needs a gckpt_store_push.
+     * Nothing to frontiers, backends, staged or sharded parameters. */
+    int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
@@ -1493,7 +1500,7 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on without it */
-/* parameters + state + caches + step arena */
+/* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
@@ -1505,6 +1512,7 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
+    GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
     GCKPT_BYTES_TREE,     /* arena: sums of leaves that wait, what comes from another rank */
     GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
     GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
@@ -1764,6 +1772,7 @@ typedef struct {
     float *values, *state[4];
     float momentum;
     gckpt_rates rates;
+    uint16_t *bf16; /* a copy, to be made of what is updated; NULL: none. Not of backends */
 } gckpt_pass;
 
 /* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
@@ -4938,9 +4947,10 @@ typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
     unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
-    gckpt_storage next_storage; /* stored as this */
+    unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
+    unsigned changes;           /* of values, but what a program wrote without telling */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -5224,8 +5234,8 @@ static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/values.c ---- */
-/* One of the two copies was changed. */
-GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
+/* Values, or state, were changed, in one of the two places. */
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest);
 
 /* Brings the newest values and state to the host. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
@@ -5545,9 +5555,10 @@ static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param 
     return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
-GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
+    q->changes++;
     if (m)
         m->newest = newest;
 }
@@ -6550,7 +6561,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
+    as.storage = (gckpt_storage)q->next_storage;
     const char *name = gckpti_storage_name(as.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -6592,7 +6603,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
-    to.p.storage = q->next_storage;
+    to.p.storage = (gckpt_storage)q->next_storage;
     gckpti_set_block(&to, q->next_block);
     if (!q->next_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
@@ -6616,7 +6627,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
-    q->p.storage = q->next_storage;
+    q->p.storage = (gckpt_storage)q->next_storage;
     gckpti_set_block(q, q->next_block);
     q->next_block = NULL;
 }
@@ -6625,7 +6636,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
+    as.storage = (gckpt_storage)q->next_storage;
     gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
     q->next_block = NULL;
 }
@@ -6637,10 +6648,10 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
     if ((unsigned)storage > GCKPT_STORED_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
-        store->params[i].next_storage = store->params[i].p.storage;
+        store->params[i].next_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
-        q->next_storage = gckpti_can_store(storage, &q->p.shape) ? storage : less;
+        q->next_storage = (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : less);
     }
     if (result != GCKPT_OK)
         return result;
@@ -13554,6 +13565,8 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold *
 /* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#else
+#define gckpti_cpu_convert(call, c) ((void)(call), (void)(c))
 #endif
 
 #if GCKPTI_HAS_FAST
@@ -13703,6 +13716,7 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
 }
 
 typedef struct { /* a pass, and who does it */
+    const gckpt_call *call;
     const gckpt_pass *pass;
     gckpti_adder add;
     float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
@@ -13723,13 +13737,17 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)more + at;
     }
     float squares = s->block(p, last, at, n, update);
+    if (update && p->bf16) {
+        const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
+        gckpti_cpu_convert(s->call, &copy);
+    }
     if (p->squares)
         p->squares[b] = squares;
 }
 
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    gckpti_passing s = { pass, gckpti_adder_of(call), gckpti_plain_update_block };
+    gckpti_passing s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
 #if GCKPTI_HAS_FAST
     if (call->kernels)
         s.block = gckpti_kernels_of(call)->update;
@@ -15358,6 +15376,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
+    X(int, bf16_weights, 1)              /* products read copies of parameters */                  \
     X(int, packed, 0)                    /* some parameter is */                                   \
     X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
     X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
@@ -15661,6 +15680,11 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
+#ifndef GCKPT_NO_BF16
+/* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
@@ -15947,11 +15971,14 @@ GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor 
                                     size_t *copy);
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
                                     size_t *operand);
+/* Whether a plan that is otherwise complete has copies of parameters. */
+GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_mark_op(...)                      ((void)0)
 #define gckpti_find_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
 #define gckpti_encode_copies(...)                ((void)0)
+#define gckpti_encode_weights(...)               ((void)0)
 #endif
 
 /* ---- plan/bands.c, plan/runs.c ---- */
@@ -16377,6 +16404,39 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     for (int k = 0; k < out + 2; k++)
         copy[k] += copy[k] == GCKPTI_NONE ? 0 : o.work;
     operand[ins->operands + 2] = all > bytes ? o.work + gckpti_round_up(bytes, 64) : GCKPTI_NONE;
+}
+
+/* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node)
+{
+    if (!plan->bf16_weights || !node->op || node->inputs < 2 ||
+        !gckpti_own_flag(node->op, GCKPT_TAKES_BF16) ||
+        gckpti_precision_of(node->rounding) == GCKPT_FP32)
+        return -1;
+    const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
+    return w->kind == GCKPTI_PARAM && plan->params[w->index].storage == GCKPT_STORED_F32 ? w->index
+                                                                                         : -1;
+}
+
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
+{
+    for (size_t i = 0; i < plan->node_count && plan->bf16_weights; i++)
+        if (gckpti_bf16_weight(plan, &plan->nodes[i]) == (int)param)
+            return gckpti_round_up(2 * (size_t)plan->params[param].elements, 64);
+    return 0;
+}
+
+GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
+{
+    const gckpt_plan_desc *d = p->desc;
+    const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
+    const size_t budget = d->budget ? d->budget : SIZE_MAX;
+    size_t bytes = 0;
+    plan->bf16_weights = d->bf16_weights && !d->backend && !d->stage_parameters && !sharded;
+    for (size_t i = 0; i < plan->param_count; i++)
+        bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
+    plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
+    plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
 }
 #endif
 
@@ -19843,6 +19903,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
     gckpti_plan_copy(plan, &head);
     gckpti_encode_nodes(p, plan);
     gckpti_encode_arrays(p, d, order, plan);
+    gckpti_encode_weights(p, plan);
     return plan;
 }
 
@@ -23201,7 +23262,8 @@ static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
 GCKPTI_TELLS(gckpt_mode, mode, plan->mode)
 GCKPTI_TELLS(size_t, bytes,
              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->arena)
+                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                 plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
 GCKPTI_TELLS(size_t, bound, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
@@ -24131,6 +24193,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
+    d.bf16_weights = 0;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
@@ -24600,10 +24663,10 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const kinds[] = {
-        "parameters", "optimiser state", "gradients",          "activations", "workspace",
-        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
-    };
+    static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
+                                         "activations", "workspace",         "tables",
+                                         "caches",      "bf16 copies",       "tree of the leaves",
+                                         "gathered",    "padding, contained" };
 
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
                                               ", fast bf16" };
@@ -24941,6 +25004,10 @@ typedef struct {
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in update.squares */
+#ifndef GCKPT_NO_BF16
+    uint16_t *copy;  /* run/mixed; NULL: there is none */
+    unsigned copied; /* changes that the parameter had seen by then, and 1; 0: it is not made */
+#endif
 } gckpti_exec_param;
 
 typedef struct {
@@ -25544,11 +25611,23 @@ static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c);
 
+/* Copies of parameters (the plan's bf16_weights) lie from here on. That of parameter i, which is
+ * written where it is updated; NULL: it has none. It is as new as the parameter. */
+GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at);
+static inline uint16_t *gckpti_copy_of(const gckpt_exec *e, int i)
+{
+    return e->bound.params[i].copy;
+}
+GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i);
+
 /* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
 #define gckpti_mixed_operands(...) ((void)0)
+#define gckpti_mixed_copies(...)   ((void)0)
+#define gckpti_copy_of(...)        NULL
+#define gckpti_copied(...)         ((void)0)
 #define gckpti_run_portions(...)   ((void)0)
 #endif
 
@@ -26022,6 +26101,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
     const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     const size_t caches = gckpti_round_up(cached, p->alignment);
+    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
@@ -26043,11 +26123,16 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
-    unsigned char *at = (unsigned char *)gckpti_carve(on, arena + caches ? p->alignment : 0, 1);
+    unsigned char *at =
+        (unsigned char *)gckpti_carve(on, arena + caches + copied ? p->alignment : 0, 1);
+    (void)gckpti_carve(on, copied, 1);
     (void)gckpti_carve(on, caches, 1);
     (void)gckpti_carve(on, arena, 1);
-    if (at)
+    if (at) {
         at += (p->alignment - (uintptr_t)at % p->alignment) % p->alignment;
+        gckpti_mixed_copies(e, at);
+        at += copied;
+    }
     e->blocks.caches = at;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : at ? at + caches : NULL;
     e->blocks.host_size = host.used;
@@ -28126,6 +28211,35 @@ static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
+GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
+{
+    for (size_t i = 0; i < e->plan->param_count && e->bound.params; i++) {
+        const size_t bytes = gckpti_bf16_bytes(e->plan, i);
+        e->bound.params[i].copy = bytes ? (uint16_t *)(void *)at : NULL;
+        at += bytes;
+    }
+}
+
+GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
+{
+    e->bound.params[i].copied = gckpti_param_of(e, i)->changes + 1;
+}
+
+/* The copy from which an op reads parameter i: made anew if values were changed, but by an update
+ * of this executor's, which wrote both. */
+static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
+{
+    const gckpti_exec_param *to = &e->bound.params[i];
+    const gckpti_param *q = gckpti_param_of(e, i);
+    gckpt_call by;
+    if (to->copied != q->changes + 1) {
+        gckpti_call_between(e, &by);
+        gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
+        gckpti_copied(e, i);
+    }
+    return to->copy;
+}
+
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c)
 {
@@ -28147,6 +28261,9 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
             arg->grad_bf16 = arg->grad ? NULL : narrow;
         }
     }
+    const int weight = gckpti_bf16_weight(p, node);
+    if (weight >= 0)
+        c->in[1].bf16 = gckpti_mixed_weight(e, weight);
     if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
         uint16_t *narrow = (uint16_t *)(void *)c->out;
         c->out = gckpti_mixed_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);
@@ -28384,7 +28501,7 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->debug.touched
+                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.touched
                 : 0;
 }
 
@@ -29004,8 +29121,10 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
+    pass.bf16 = gckpti_copy_of(e, ins->id);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_copied(e, ins->id);
     gckpti_gather_updated(e, q);
 }
 
@@ -30305,7 +30424,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = gckpti_param_of(b->e, t->param);
+    gckpti_param *q = gckpti_param_of(b->e, t->param);
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -33497,8 +33616,9 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  *     tensors; for each: the graph's hash up to it, work forward, work backward
  *     least work of a step that computes nothing twice, proven work, work of 2^20 bytes of slower
  *     memory, of 2^20 that are gathered; batch, mode, optimiser, state slots, update_in_backward,
- *     threads, plain, precision, form, leaves, ranks, what is sharded, alignment, proven bytes,
- *     bytes of slower memory (those of GCKPTI_PLAN_NUMBERS that have a limit), terms
+ *     threads, plain, precision, form, bands, leaves, ranks, what is sharded, offload_beside,
+ *     bf16_weights, alignment, proven bytes, bytes of slower memory (those of GCKPTI_PLAN_NUMBERS
+ *     that have a limit), terms
  *     for each term: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
  *     instructions; for each: 8 id of the tensor + kind
@@ -33722,6 +33842,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->batch = head->batch;
     d->plain = head->made_for;
     d->precision = head->precision;
+    d->bf16_weights = head->bf16_weights;
     d->offload_bytes = head->offloaded;
     d->offload_work = head->offload_work;
     d->offload_beside = head->offload_beside;
@@ -34577,6 +34698,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PAIRS
 #undef GCKPTI_RECURRENT_KERNELS
 #undef GCKPTI_IMAGE_KERNELS
+#undef gckpti_cpu_convert
 #undef GCKPTI_FAST_CLASSES
 #undef GCKPTI_FAST_ERRORS
 #undef GCKPTI_TILES_HERE
@@ -34588,6 +34710,7 @@ GCKPTI_WARM /* since check */
 #undef gckpti_mark_op
 #undef gckpti_find_copies
 #undef gckpti_encode_copies
+#undef gckpti_encode_weights
 #undef GCKPTI_TWICE
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
@@ -34603,6 +34726,9 @@ GCKPTI_WARM /* since check */
 #undef gckpti_check_collected
 #undef gckpti_check_caches
 #undef gckpti_mixed_operands
+#undef gckpti_mixed_copies
+#undef gckpti_copy_of
+#undef gckpti_copied
 #undef gckpti_run_portions
 #undef gckpti_compare
 #undef gckpti_kinds_read

@@ -318,13 +318,15 @@ static inline void pictures_head(pictures_step *s)
                       : "Memory of a training step (%s): %b, recomputing adds %g %% work",
                   gckpt_mode_name(gckpt_plan_mode(plan)), gckpt_plan_bytes(plan),
                   pictures_tenth(100 * gckpt_plan_overhead(plan)));
-    size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
+    const size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
+    const size_t copies = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
     pictures_text(o, 16, 60, "",
                   caches ? "%z bytes: parameters %b, optimiser state and caches %b, and the step "
                            "arena, drawn here, %b. %I of %I rows at a time."
                          : "%z bytes: parameters %b, optimiser state %b, and the step arena, drawn "
                            "here, %b. %I of %I rows at a time.",
-                  gckpt_plan_bytes(plan), gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS),
+                  gckpt_plan_bytes(plan),
+                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS) + copies,
                   gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, gckpt_plan_arena(plan),
                   gckpt_plan_rows(plan), gckpt_plan_batch(plan));
     for (int k = 0; k < s->kinds; k++) {

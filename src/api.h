@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      13 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      14 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -252,7 +252,8 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
 /* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
  * from before show is then as old as the last pull. pull brings the newest to the host; push says
  * that they were written there, so that the next step takes them; get does both. On the processor
- * there is one copy, and nothing to do. */
+ * there is one copy, and nothing to do, but for plans with copies (gckpt_plan_desc.bf16_weights),
+ * which push and get have made anew. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
@@ -939,6 +940,11 @@ typedef struct {
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
+    /* 1: a bf16 plan's products read fp32 parameters from bf16 copies, to the same bits: 2 bytes an
+     * element (GCKPT_BYTES_COPIES), which updates write, where the budget leaves them when all else
+     * is planned (0: always). What the program then writes to values needs a gckpt_store_push.
+     * Nothing to frontiers, backends, staged or sharded parameters. */
+    int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
@@ -964,7 +970,7 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on without it */
-/* parameters + state + caches + step arena */
+/* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
@@ -976,6 +982,7 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
+    GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
     GCKPT_BYTES_TREE,     /* arena: sums of leaves that wait, what comes from another rank */
     GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
     GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
@@ -1235,6 +1242,7 @@ typedef struct {
     float *values, *state[4];
     float momentum;
     gckpt_rates rates;
+    uint16_t *bf16; /* a copy, to be made of what is updated; NULL: none. Not of backends */
 } gckpt_pass;
 
 /* A parameter's values as they are stored (gckpt_store_pack), to n floats. */

@@ -936,6 +936,7 @@ static inline void net_way(gckpt_plan_desc *d)
     d->alignment = chance(50) ? alignments[below(7)] : 0;
     d->stage_parameters = chance(20);
     d->plain = chance(25);
+    d->bf16_weights = chance(30);
     d->group = chance(30) ? (int)below(9) - 4 : 0;
     if (chance(25)) {
         d->offload_bytes = (size_t)64 << below(14);
@@ -1014,11 +1015,12 @@ static inline void net_print(void)
     gckpt_node n;
     printf(
         "    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
-        "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
+        "%s%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
         (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
         (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
         d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
         d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
+        d->bf16_weights ? ", bf16 weights" : "",
         net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group, (int)d->optimiser,
         (unsigned long)d->offload_bytes, (unsigned long)d->offload_work,
         d->offload_beside ? ", beside" : "");
@@ -1065,6 +1067,7 @@ static inline void net_print(void)
     X(offload_beside)                                                                              \
     X(backend)                                                                                     \
     X(precision)                                                                                   \
+    X(bf16_weights)                                                                                \
     X(group)                                                                                       \
     X(schedule)                                                                                    \
     X(instructions)                                                                                \

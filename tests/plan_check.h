@@ -388,6 +388,20 @@ static inline void pc_wrong(plan_facts *f, const char *format, ...)
     va_end(args);
 }
 
+/* Bytes of the bf16 copy of parameter i, where a plan has such: products read it. */
+static inline size_t pc_copy(const plan_facts *f, int i)
+{
+    for (int k = 0; k < f->count; k++) {
+        const pc_node *q = &f->node[k];
+        if (q->kind == PC_OP && !q->batchless &&
+            (!strcmp(q->op.name, "matmul") || !strcmp(q->op.name, "linear") ||
+             !strcmp(q->op.name, "linear_cross_entropy")) &&
+            f->node[q->in[1]].base == i)
+            return ((size_t)f->node[i].n * 2 + 63) / 64 * 64;
+    }
+    return 0;
+}
+
 /* What stands in the file, in the order of its description (src/tables/tables.h); what getters tell, too, must
  * be the same. */
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
@@ -422,6 +436,8 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
     f->offload_beside = pc_below(t, 2);
+    const int copied = pc_below(t, 2);
+    size_t copies = 0;
     f->alignment = (size_t)pc_number(t);
     f->proven_bytes = (size_t)pc_number(t);
     f->offloaded = (size_t)pc_number(t);
@@ -451,9 +467,14 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     params = pc_below(t, INT32_MAX);
     for (int i = 0; i < f->count; i++)
         if (f->node[i].kind == PC_PARAM) {
-            f->trained[i] = pc_number(t) & 1;
+            const uint64_t word = pc_number(t);
+            f->trained[i] = word & 1;
+            copies += copied && word < 2 ? pc_copy(f, i) : 0;
             params--;
         }
+    if (copies != f->kind[GCKPT_BYTES_COPIES] || copied != (copies > 0))
+        pc_wrong(f, "%lu bytes of copies of parameters are told, they are %lu",
+                 (unsigned long)f->kind[GCKPT_BYTES_COPIES], (unsigned long)copies);
     if (params || pc_below(t, INT32_MAX) != f->buffers)
         pc_wrong(f, "its file has other parameters or buffers");
     for (int b = 0; b < f->buffers && !t->short_of; b++) {
@@ -1737,7 +1758,7 @@ static inline void pc_sizes(pc_walk *w)
          f->kind[GCKPT_BYTES_TREE] != best[3]))
         pc_say(w, "bytes by kind are told wrong");
     if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
-                        f->kind[GCKPT_BYTES_CACHES])
+                        f->kind[GCKPT_BYTES_CACHES] + f->kind[GCKPT_BYTES_COPIES])
         pc_say(w, "%lu bytes are told in all, not the sum of its kinds", (unsigned long)f->bytes);
     if (f->budget && (f->mode == GCKPT_OPTIMAL || f->mode == GCKPT_STORE_ALL) &&
         f->bytes > f->budget)

@@ -47,10 +47,10 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const kinds[] = {
-        "parameters", "optimiser state", "gradients",          "activations", "workspace",
-        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
-    };
+    static const char *const kinds[] = { "parameters",  "optimiser state",   "gradients",
+                                         "activations", "workspace",         "tables",
+                                         "caches",      "bf16 copies",       "tree of the leaves",
+                                         "gathered",    "padding, contained" };
 
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
                                               ", fast bf16" };

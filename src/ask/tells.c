@@ -13,7 +13,8 @@ static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
 GCKPTI_TELLS(gckpt_mode, mode, plan->mode)
 GCKPTI_TELLS(size_t, bytes,
              plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->arena)
+                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
+                 plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
 GCKPTI_TELLS(size_t, bound, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)

@@ -106,7 +106,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = gckpti_param_of(b->e, t->param);
+    gckpti_param *q = gckpti_param_of(b->e, t->param);
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;

@@ -9,6 +9,8 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold *
 /* ---- cpu/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#else
+#define gckpti_cpu_convert(call, c) ((void)(call), (void)(c))
 #endif
 
 #if GCKPTI_HAS_FAST

@@ -111,6 +111,7 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
 }
 
 typedef struct { /* a pass, and who does it */
+    const gckpt_call *call;
     const gckpt_pass *pass;
     gckpti_adder add;
     float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
@@ -131,13 +132,17 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)more + at;
     }
     float squares = s->block(p, last, at, n, update);
+    if (update && p->bf16) {
+        const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
+        gckpti_cpu_convert(s->call, &copy);
+    }
     if (p->squares)
         p->squares[b] = squares;
 }
 
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    gckpti_passing s = { pass, gckpti_adder_of(call), gckpti_plain_update_block };
+    gckpti_passing s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
 #if GCKPTI_HAS_FAST
     if (call->kernels)
         s.block = gckpti_kernels_of(call)->update;

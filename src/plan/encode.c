@@ -432,6 +432,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
     gckpti_plan_copy(plan, &head);
     gckpti_encode_nodes(p, plan);
     gckpti_encode_arrays(p, d, order, plan);
+    gckpti_encode_weights(p, plan);
     return plan;
 }
 

@@ -125,4 +125,37 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
         copy[k] += copy[k] == GCKPTI_NONE ? 0 : o.work;
     operand[ins->operands + 2] = all > bytes ? o.work + gckpti_round_up(bytes, 64) : GCKPTI_NONE;
 }
+
+/* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node)
+{
+    if (!plan->bf16_weights || !node->op || node->inputs < 2 ||
+        !gckpti_own_flag(node->op, GCKPT_TAKES_BF16) ||
+        gckpti_precision_of(node->rounding) == GCKPT_FP32)
+        return -1;
+    const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
+    return w->kind == GCKPTI_PARAM && plan->params[w->index].storage == GCKPT_STORED_F32 ? w->index
+                                                                                         : -1;
+}
+
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
+{
+    for (size_t i = 0; i < plan->node_count && plan->bf16_weights; i++)
+        if (gckpti_bf16_weight(plan, &plan->nodes[i]) == (int)param)
+            return gckpti_round_up(2 * (size_t)plan->params[param].elements, 64);
+    return 0;
+}
+
+GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
+{
+    const gckpt_plan_desc *d = p->desc;
+    const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
+    const size_t budget = d->budget ? d->budget : SIZE_MAX;
+    size_t bytes = 0;
+    plan->bf16_weights = d->bf16_weights && !d->backend && !d->stage_parameters && !sharded;
+    for (size_t i = 0; i < plan->param_count; i++)
+        bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
+    plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
+    plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
+}
 #endif

@@ -51,11 +51,14 @@ GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor 
                                     size_t *copy);
 GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
                                     size_t *operand);
+/* Whether a plan that is otherwise complete has copies of parameters. */
+GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_mark_op(...)                      ((void)0)
 #define gckpti_find_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
 #define gckpti_encode_copies(...)                ((void)0)
+#define gckpti_encode_weights(...)               ((void)0)
 #endif
 
 /* ---- plan/bands.c, plan/runs.c ---- */

@@ -218,6 +218,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
     X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
     X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, offload_beside, 1) X(int, looped, 0)          \
+    X(int, bf16_weights, 1)              /* products read copies of parameters */                  \
     X(int, packed, 0)                    /* some parameter is */                                   \
     X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
     X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
@@ -521,6 +522,11 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
+#ifndef GCKPT_NO_BF16
+/* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);

@@ -122,7 +122,7 @@ GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->debug.touched
+                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.touched
                 : 0;
 }
 

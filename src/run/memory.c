@@ -159,6 +159,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
     const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     const size_t caches = gckpti_round_up(cached, p->alignment);
+    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
     e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
@@ -180,11 +181,16 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
-    unsigned char *at = (unsigned char *)gckpti_carve(on, arena + caches ? p->alignment : 0, 1);
+    unsigned char *at =
+        (unsigned char *)gckpti_carve(on, arena + caches + copied ? p->alignment : 0, 1);
+    (void)gckpti_carve(on, copied, 1);
     (void)gckpti_carve(on, caches, 1);
     (void)gckpti_carve(on, arena, 1);
-    if (at)
+    if (at) {
         at += (p->alignment - (uintptr_t)at % p->alignment) % p->alignment;
+        gckpti_mixed_copies(e, at);
+        at += copied;
+    }
     e->blocks.caches = at;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : at ? at + caches : NULL;
     e->blocks.host_size = host.used;

@@ -15,6 +15,35 @@ static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
+GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
+{
+    for (size_t i = 0; i < e->plan->param_count && e->bound.params; i++) {
+        const size_t bytes = gckpti_bf16_bytes(e->plan, i);
+        e->bound.params[i].copy = bytes ? (uint16_t *)(void *)at : NULL;
+        at += bytes;
+    }
+}
+
+GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
+{
+    e->bound.params[i].copied = gckpti_param_of(e, i)->changes + 1;
+}
+
+/* The copy from which an op reads parameter i: made anew if values were changed, but by an update
+ * of this executor's, which wrote both. */
+static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
+{
+    const gckpti_exec_param *to = &e->bound.params[i];
+    const gckpti_param *q = gckpti_param_of(e, i);
+    gckpt_call by;
+    if (to->copied != q->changes + 1) {
+        gckpti_call_between(e, &by);
+        gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
+        gckpti_copied(e, i);
+    }
+    return to->copy;
+}
+
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c)
 {
@@ -36,6 +65,9 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
             arg->grad_bf16 = arg->grad ? NULL : narrow;
         }
     }
+    const int weight = gckpti_bf16_weight(p, node);
+    if (weight >= 0)
+        c->in[1].bf16 = gckpti_mixed_weight(e, weight);
     if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
         uint16_t *narrow = (uint16_t *)(void *)c->out;
         c->out = gckpti_mixed_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);

@@ -324,11 +324,23 @@ static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c);
 
+/* Copies of parameters (the plan's bf16_weights) lie from here on. That of parameter i, which is
+ * written where it is updated; NULL: it has none. It is as new as the parameter. */
+GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at);
+static inline uint16_t *gckpti_copy_of(const gckpt_exec *e, int i)
+{
+    return e->bound.params[i].copy;
+}
+GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i);
+
 /* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
 #define gckpti_mixed_operands(...) ((void)0)
+#define gckpti_mixed_copies(...)   ((void)0)
+#define gckpti_copy_of(...)        NULL
+#define gckpti_copied(...)         ((void)0)
 #define gckpti_run_portions(...)   ((void)0)
 #endif
 

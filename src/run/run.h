@@ -79,6 +79,10 @@ typedef struct {
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in update.squares */
+#ifndef GCKPT_NO_BF16
+    uint16_t *copy;  /* run/mixed; NULL: there is none */
+    unsigned copied; /* changes that the parameter had seen by then, and 1; 0: it is not made */
+#endif
 } gckpti_exec_param;
 
 typedef struct {

@@ -200,8 +200,10 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
+    pass.bf16 = gckpti_copy_of(e, ins->id);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_copied(e, ins->id);
     gckpti_gather_updated(e, q);
 }
 

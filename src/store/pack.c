@@ -218,7 +218,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
+    as.storage = (gckpt_storage)q->next_storage;
     const char *name = gckpti_storage_name(as.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -260,7 +260,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
-    to.p.storage = q->next_storage;
+    to.p.storage = (gckpt_storage)q->next_storage;
     gckpti_set_block(&to, q->next_block);
     if (!q->next_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
@@ -284,7 +284,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
-    q->p.storage = q->next_storage;
+    q->p.storage = (gckpt_storage)q->next_storage;
     gckpti_set_block(q, q->next_block);
     q->next_block = NULL;
 }
@@ -293,7 +293,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
+    as.storage = (gckpt_storage)q->next_storage;
     gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
     q->next_block = NULL;
 }
@@ -305,10 +305,10 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
     if ((unsigned)storage > GCKPT_STORED_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
-        store->params[i].next_storage = store->params[i].p.storage;
+        store->params[i].next_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
-        q->next_storage = gckpti_can_store(storage, &q->p.shape) ? storage : less;
+        q->next_storage = (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : less);
     }
     if (result != GCKPT_OK)
         return result;

@@ -18,9 +18,10 @@ typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
     unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
-    gckpt_storage next_storage; /* stored as this */
+    unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
+    unsigned changes;           /* of values, but what a program wrote without telling */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -304,8 +305,8 @@ static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/values.c ---- */
-/* One of the two copies was changed. */
-GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
+/* Values, or state, were changed, in one of the two places. */
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest);
 
 /* Brings the newest values and state to the host. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);

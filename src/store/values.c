@@ -8,9 +8,10 @@ static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param 
     return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
-GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
+    q->changes++;
     if (m)
         m->newest = newest;
 }

@@ -213,6 +213,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->batch = head->batch;
     d->plain = head->made_for;
     d->precision = head->precision;
+    d->bf16_weights = head->bf16_weights;
     d->offload_bytes = head->offloaded;
     d->offload_work = head->offload_work;
     d->offload_beside = head->offload_beside;

@@ -1269,6 +1269,7 @@ static void test_same_bits(gckpt_precision precision)
         o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
         o.plan.plain = i % 7 == 3;
         o.plan.alignment = i % 4 == 1 ? 4 : 0;
+        o.plan.bf16_weights = i % 2;
         o.fetch = i % 6 == 2;
         CHECK_MSG(train(&o) == hash && o.loss == first.loss,
                   "precision %d, mode %d, micro %d, threads %d, plain %d, fetch %d: other bits",
@@ -2001,6 +2002,143 @@ static void test_integers(void)
     }
 }
 
+/* ---- bf16 copies of weights: whatever changes values shows in the next step, to the same bits as
+ * without them ---- */
+enum { NOTHING, GOT, PUSHED, LOADED, RESET, BY_ANOTHER, OWN, FROZEN, PACKED, CHANGES, NOT_TOLD = 9 };
+
+static void half_rate(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++)
+        u->values[i] -= 0.5f * u->hyper->lr * u->gradient[i];
+}
+
+/* Changes some of the values of "w", told as `how` says; LOADED: brings all back that `saved` has. */
+static void change_weights(gckpt_store *s, int how, float *held, file *saved)
+{
+    gckpt_parameter w;
+    if (how == GOT)
+        CHECK(gckpt_store_get(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK && w.values == held);
+    for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == NOT_TOLD); i++)
+        held[7 * i] += 0.25f;
+    CHECK(how != PUSHED || gckpt_store_push(s, "w") == GCKPT_OK);
+    CHECK(how != RESET || gckpt_store_reset(s, "*") == GCKPT_OK);
+    CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size) == GCKPT_OK);
+}
+
+/* Three steps, the change behind the first, and what an inference plan of the same store sees behind
+ * each: a hash of all. */
+static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
+{
+    enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };
+    const gckpt_init init = { 0.3f, 0, 0 };
+    static float x[ROWS * LONG * IN];
+    static int32_t y[ROWS * LONG];
+    for (int i = 0; i < ROWS * LONG * IN; i++)
+        x[i] = cosf((float)(i % 101)), y[i % (ROWS * LONG)] = i % OUT;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, LONG, IN)), *h;
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(3, LONG));
+    gckpt_tensor *turned = gckpt_param(g, "turned", gckpt_shape2(OUT, IN), init);
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(IN * OUT, 1), init);
+    h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(IN, OUT), init), NULL);
+    h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
+    h = gckpt_add(h, gckpt_embed(turned, target)); /* reads floats, as its update does */
+    const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target), 1, 0 };
+    const gckpt_pick pick = { h, 0 };
+    gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
+    d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;
+    sees.fetch = &pick, sees.fetches = 1;
+    d.optimiser = how == OWN ? GCKPT_OWN_OPTIMISER : d.optimiser;
+    if (how == FROZEN || how == PACKED)
+        gckpt_store_freeze(s, "v", 1);
+    if (how == PACKED)
+        CHECK(gckpt_store_pack(s, "v", GCKPT_STORED_BF16) == GCKPT_OK);
+    const gckpt_exec_desc by = { .own_optimiser = half_rate };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d), *q = gckpt_plan_new(g, NULL, 0, &sees);
+    gckpt_exec *e = gckpt_exec_new(p, s, &by), *see = gckpt_exec_new(q, s, NULL);
+    d.bf16_weights = 0;
+    gckpt_plan *other = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *another = gckpt_exec_new(other, s, &by);
+    CHECK_MSG(e && see && another, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED ? 2 : 3) * each;
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (with ? all : 0));
+    CHECK(gckpt_plan_bytes(p) == gckpt_plan_bytes(other) + (with ? all : 0));
+    CHECK(gckpt_exec_need(p, NULL) >= gckpt_exec_need(other, NULL) + (with ? all : 0));
+    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+    const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
+    gckpt_parameter w;
+    file saved = { 0 };
+    uint64_t hash = GCKPTI_FNV_START;
+    CHECK(gckpt_store_peek(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    for (int step = 0; step < 3; step++) {
+        gckpt_report report = { 0, 0, 0, 0 };
+        gckpt_exec *now = how == BY_ANOTHER && step == 1 ? another : e;
+        CHECK_MSG(gckpt_step(now, feeds, 2, ROWS, &hyper, &report) == GCKPT_OK, "%s",
+                  gckpt_error_text(now));
+        const float loss = (float)report.loss;
+        CHECK(gckpt_forward(see, feeds, 2, 3, NULL) == GCKPT_OK);
+        hash = gckpti_hash_floats(hash, gckpt_fetch(see, gckpt_id(h), 0), 3 * LONG * IN);
+        hash = gckpti_hash_floats(hash, &loss, 1) ^ gckpt_store_hash(s);
+        if (step == 0)
+            change_weights(s, how, w.values, &saved);
+    }
+    free(saved.bytes);
+    rig_free(another, other, NULL, NULL);
+    rig_free(see, q, NULL, NULL);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_weights(void)
+{
+    for (int i = 0; i < 12; i++) {
+        gckpt_plan_desc way = { .mode = i % 3 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR };
+        way.precision = i % 4 == 3 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
+        way.threads = 1 + i % 2, way.plain = i % 6 == 4, way.optimiser = (gckpt_optimiser)(i % 3);
+        for (int how = NOTHING; how < CHANGES; how++)
+            CHECK_MSG(weights_trained(how, 1, &way) == weights_trained(how, 0, &way),
+                      "copies of weights, way %d, change %d: other bits", i, how);
+        CHECK_MSG(weights_trained(NOT_TOLD, 1, &way) != weights_trained(NOT_TOLD, 0, &way),
+                  "way %d: products do not read the copies", i);
+    }
+}
+
+/* They are had where the budget leaves room for all of them, and nowhere else. */
+static void test_weights_budget(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_term term = { NULL, 1, 0 };
+    gckpt_plan_desc d = { .precision = GCKPT_BF16, .bf16_weights = 1, .mode = GCKPT_STORE_ALL };
+    build(g, 64, &term, NULL);
+    for (int i = 0; i < 8; i++) {
+        const size_t copies = 6 * 2 * 16 * 16;
+        gckpt_plan_desc n = d, one = d;
+        one.bf16_weights = 0;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &one);
+        n.budget = i > 1 ? 0 : gckpt_plan_bytes(p) + copies - (size_t)(i == 1);
+        n.precision = i == 2 ? GCKPT_FP32 : GCKPT_BF16;
+        n.stage_parameters = i == 3;
+        n.mode = i == 4 ? GCKPT_AUTO : GCKPT_STORE_ALL;
+        gckpt_plan_free(p);
+        p = i == 5 ? gckpt_fit(s, build, NULL, 64, &n, NULL) : gckpt_plan_new(g, &term, 1, &n);
+        CHECK_MSG(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (i % 4 && i < 4 ? 0 : copies),
+                  "request %d: %zu bytes of copies", i, gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES));
+        CHECK(n.budget == 0 || gckpt_plan_bytes(p) <= n.budget);
+        file first = { 0 };
+        CHECK(gckpt_plan_write(p, file_write, &first) == GCKPT_OK);
+        gckpt_plan *q = gckpt_plan_read(g, file_read, &first, NULL);
+        CHECK_MSG(q && gckpt_plan_bytes(q) == gckpt_plan_bytes(p), "%s", gckpt_error_text(g));
+        gckpt_plan_free(q);
+        gckpt_plan_free(p);
+        free(first.bytes);
+    }
+    rig_free(NULL, NULL, g, s);
+}
+
 /* A backward has f32 copies of what it reads and writes, and of nothing else. */
 static void test_copies(void)
 {
@@ -2081,7 +2219,9 @@ int main(int argc, char **argv)
                   { "parameters", test_of_parameters, 0 },
                   { "ops of users", test_ops_of_users, 0 },
                   { "integers", test_integers, 0 },
-                  { "copies", test_copies, 0 } };
+                  { "copies", test_copies, 0 },
+                  { "weights", test_weights, 0 },
+                  { "budgets of weights", test_weights_budget, 1 } };
     const char *only = argc > 1 ? argv[1] : "";
     is_quick = !strcmp(only, "quick"), is_wide = !strcmp(only, "wide");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

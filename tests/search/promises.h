@@ -44,6 +44,7 @@ typedef struct {
     size_t bytes, budget, proven_bytes; /* budget 0: none */
     uint64_t work, proven;
     int searched, close; /* close: proven to be within 0.1 % of a step */
+    size_t copies; /* bytes of those of parameters, which are among them */
 } promise_plan;
 static struct {
     char who[48];
@@ -172,7 +173,8 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
                          gckpt_plan_work(p),
                          gckpt_plan_proven_work(p),
                          searched,
-                         gckpt_plan_gap(p) < 0.001 };
+                         gckpt_plan_gap(p) < 0.001,
+                         gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) };
     promise(PROMISE_WITHIN, !budget || now.bytes <= budget, "%s, %s: %lu bytes, the budget is %lu",
             asking.who, what, (unsigned long)now.bytes, (unsigned long)budget);
     promise(PROMISE_PROVEN,
@@ -203,14 +205,15 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
 
 static inline promise_plan *promise_last(void) { return &asking.plan[asking.plans - 1]; }
 
-/* A mode without a budget; and with one, of its own bytes and a byte less. */
+/* A mode without a budget; and with one, of its own bytes, without copies of parameters, and a byte
+ * less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
     if (!promise_take(promise_ask(mode, 0), what, 0, 0))
         return;
     if (mode == GCKPT_STORE_ALL)
         asking.step = promise_last()->work;
-    const size_t bytes = promise_last()->bytes;
+    const size_t bytes = promise_last()->bytes - promise_last()->copies;
     if (chance(60))
         return;
     promise_take(promise_ask(mode, bytes), what, bytes, 0);

@@ -367,7 +367,7 @@ static gckpt_result huge_measure(gckpt_graph *g, const gckpt_term *terms, int co
 /* A file whose schedule repeats nothing any more: more bytes than can be addressed is what is said of it. */
 static void unrolled(gckpt_graph *g, const gckpt_plan *p)
 {
-    enum { NUMBERS = 22 };
+    enum { NUMBERS = 23 };
     file f, from;
     memset(&f, 0, sizeof f);
     memset(&from, 0, sizeof from);
