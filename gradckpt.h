@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4757
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3269
+ *     >>search    what no schedule can do without; the least work for every budget            3266
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
@@ -21049,12 +21049,14 @@ GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
         s->move[s->moves++] = *m;
 }
 
-/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
+/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. All of
+ * them may be chosen. */
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
-        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
+        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted) ||
+        !gckpti_want(&s->scratch, &s->chosen, n, sizeof *s->chosen))
         return;
     for (size_t i = 0; i < n; i++) {
         s->key[i].key = s->move[n - 1 - i].key;
@@ -21395,8 +21397,7 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (left->shift = 0; over >> left->shift > 512;)
         left->shift++;
     size_t chunks = (size_t)(over >> left->shift) + 1;
-    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk) ||
-        !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk))
         return 0;
     memset(left->chunk, 0, chunks * sizeof *left->chunk);
     for (int x = 0; x < s->now.length; x++)
@@ -21618,8 +21619,6 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 static int gckpti_choose_repeats(gckpti_search *s)
 {
     int n = 0;
-    if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return 0;
     for (int m = 0; m < s->moves; m++)
         if (gckpti_stretch(s, &s->move[m], 1))
             s->chosen[n++] = m;
@@ -21632,9 +21631,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 {
     int n = 0;
     gckpti_find_repeats(s, INT64_MAX);
-    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return;
-    for (int m = 0; m < s->moves; m++) {
+    for (int m = 0; m < s->moves && !s->p->failed; m++) {
         int x = s->move[m].to, u = s->move[m].unit;
         if (s->now.item[x] == u && s->p->unit[u].offloads &&
             s->saving[x] > gckpti_there_and_back(s, u, x))

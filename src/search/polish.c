@@ -162,8 +162,6 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 static int gckpti_choose_repeats(gckpti_search *s)
 {
     int n = 0;
-    if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return 0;
     for (int m = 0; m < s->moves; m++)
         if (gckpti_stretch(s, &s->move[m], 1))
             s->chosen[n++] = m;
@@ -176,9 +174,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 {
     int n = 0;
     gckpti_find_repeats(s, INT64_MAX);
-    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return;
-    for (int m = 0; m < s->moves; m++) {
+    for (int m = 0; m < s->moves && !s->p->failed; m++) {
         int x = s->move[m].to, u = s->move[m].unit;
         if (s->now.item[x] == u && s->p->unit[u].offloads &&
             s->saving[x] > gckpti_there_and_back(s, u, x))

@@ -32,12 +32,14 @@ GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
         s->move[s->moves++] = *m;
 }
 
-/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
+/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. All of
+ * them may be chosen. */
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
-        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
+        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted) ||
+        !gckpti_want(&s->scratch, &s->chosen, n, sizeof *s->chosen))
         return;
     for (size_t i = 0; i < n; i++) {
         s->key[i].key = s->move[n - 1 - i].key;
@@ -378,8 +380,7 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (left->shift = 0; over >> left->shift > 512;)
         left->shift++;
     size_t chunks = (size_t)(over >> left->shift) + 1;
-    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk) ||
-        !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk))
         return 0;
     memset(left->chunk, 0, chunks * sizeof *left->chunk);
     for (int x = 0; x < s->now.length; x++)
