@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4757
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3266
+ *     >>search    what no schedule can do without; the least work for every budget            3261
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
@@ -20640,19 +20640,14 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int p
     for (int k = 0; k < b->instants; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_INSTANTS / 2 - 1;
         int far = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_INSTANTS - 1 - first));
-        b->instant[k].nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
-    }
-    for (int k = 0; k < b->instants; k++) {
         gckpti_instant *t = &b->instant[k];
+        t->nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
         t->gradients = p->gradient_at[t->nth];
         t->unit = (gckpti_cut_unit *)gckpti_scratch_take(scratch, n, sizeof *t->unit);
         if (!t->unit)
             return;
         gckpti_instant_marks(p, t);
         gckpti_instant_bits(p, t);
-    }
-    for (int k = 0; k < b->instants && !p->failed; k++) {
-        gckpti_instant *t = &b->instant[k];
         const gckpti_kept_list *hull = &gckpti_cuts(b, t, GCKPTI_HULL)->last;
         if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
             b->least = t->gradients + hull->cut[0].bytes;

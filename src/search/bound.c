@@ -393,19 +393,14 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int p
     for (int k = 0; k < b->instants; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_INSTANTS / 2 - 1;
         int far = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_INSTANTS - 1 - first));
-        b->instant[k].nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
-    }
-    for (int k = 0; k < b->instants; k++) {
         gckpti_instant *t = &b->instant[k];
+        t->nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
         t->gradients = p->gradient_at[t->nth];
         t->unit = (gckpti_cut_unit *)gckpti_scratch_take(scratch, n, sizeof *t->unit);
         if (!t->unit)
             return;
         gckpti_instant_marks(p, t);
         gckpti_instant_bits(p, t);
-    }
-    for (int k = 0; k < b->instants && !p->failed; k++) {
-        gckpti_instant *t = &b->instant[k];
         const gckpti_kept_list *hull = &gckpti_cuts(b, t, GCKPTI_HULL)->last;
         if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
             b->least = t->gradients + hull->cut[0].bytes;
