@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4757
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3261
+ *     >>search    what no schedule can do without; the least work for every budget            3255
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
@@ -23139,14 +23139,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Whether the winner is better than the best draft so far. */
-static int gckpti_beats_best(const gckpti_search *s)
-{
-    const gckpti_draft *best = &s->p->best;
-    const uint64_t work = s->p->own_work + s->winner.time;
-    return work != best->work ? work < best->work : s->winner.arena < best->arena;
-}
-
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
@@ -23157,7 +23149,9 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
             result = gckpti_choose(&s, most_bytes);
-        int better = !found || gckpti_beats_best(&s);
+        const uint64_t work = p->own_work + s.winner.time;
+        int better = !found || work < p->best.work ||
+                     (work == p->best.work && s.winner.arena < p->best.arena);
         if (result == GCKPT_OK && s.winner.length > 0 && better) {
             found = 1;
             *least = s.winner.arena;
