@@ -23,13 +23,8 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 }
 
 /* ---- what counts for a budget, and what is found ---- */
-/* Whether nothing has gone wrong so far; and what has. */
+/* Whether nothing has gone wrong so far. */
 static int gckpti_is_well(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
-
-static gckpt_result gckpti_search_result(const gckpti_search *s)
-{
-    return s->p->failed ? GCKPT_E_MEMORY : s->result;
-}
 
 /* Lays out what an answer has, if nobody has. */
 static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
@@ -191,14 +186,12 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         tries--;
         if (known[e].peak > limit || s->p->failed)
             continue;
-        gckpti_answer answer = s->trial;
-        gckpti_answer_store(s, &answer, &s->now);
+        gckpti_answer_store(s, &s->trial, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
         /* in fewer bytes it is no cut */
-        gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
-        known[e].arena = answer.arena;
-        s->trial = answer;
-        if (s->winner.run == answer.run)
+        gckpti_consider(s, &s->trial, floor > 0 ? (size_t)floor : 0, most);
+        known[e].arena = s->trial.arena;
+        if (s->winner.run == s->trial.run)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -266,7 +259,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     if (gckpti_is_well(s) && !proven && !s->whole)
         gckpti_consider_lowest(s, k, i, most);
     gckpti_consider_instants(s, most, 0);
-    return gckpti_search_result(s);
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
@@ -285,6 +278,6 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     if (s->winner.length)
         gckpti_consider_instants(s, s->winner.arena - 1, 0);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return gckpti_search_result(s);
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 #endif
