@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1772
+ *     >>store     parameters and optimiser state, however they are stored                     1774
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4757
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4763
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3248
@@ -762,7 +762,7 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps; they stay where they are */
+    float *values;   /* may be read and written between steps (gckpt_store_push); stay in place */
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
@@ -1470,10 +1470,12 @@ typedef struct {
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
-    /* 1: a bf16 plan's products read fp32 parameters from bf16 copies, to the same bits: 2 bytes an
-     * element (GCKPT_BYTES_COPIES), which updates write, where the budget leaves them when all else
-     * is planned (0: always). What the program then writes to values needs a gckpt_store_push.
-     * Nothing to frontiers, backends, staged or sharded parameters. */
+    /* 1: of a bf16 plan the second factors of matmul, linear and linear_cross_entropy that are fp32
+     * parameters are read from bf16 copies, to the same bits: 2 bytes an element, rounded up to 64
+     * (GCKPT_BYTES_COPIES), an executor's own, which its updates write. A plan has them where its
+     * budget leaves the bytes when all else is planned; without one always. What the program itself
+     * writes to values needs a gckpt_store_push. None of gckpt_store_external's, staged or sharded
+     * parameters, of backends and frontiers. */
     int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
@@ -4950,7 +4952,7 @@ typedef struct {
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
-    unsigned changes;           /* of values, but what a program wrote without telling */
+    uint32_t changes;           /* of values, from 1 on, but what a program wrote without telling */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -5558,7 +5560,7 @@ static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param 
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
-    q->changes++;
+    q->changes = q->changes == UINT32_MAX ? 1 : q->changes + 1;
     if (m)
         m->newest = newest;
 }
@@ -5925,6 +5927,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
+    q.changes = 1;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
@@ -6621,6 +6624,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 {
     gckpti_unmirror(s, q);
     gckpti_state_shrink(s, q, 0);
+    gckpti_changed(s, q, GCKPTI_HOST);
     q->optimiser = 0;
     q->updates = 0;
     if (gckpti_is_made(q) && !q->external)
@@ -13739,7 +13743,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
     float squares = s->block(p, last, at, n, update);
     if (update && p->bf16) {
         const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-        gckpti_cpu_convert(s->call, &copy);
+        gckpti_cpu_convert(s->call, &copy); /* as few are one item, and run here */
     }
     if (p->squares)
         p->squares[b] = squares;
@@ -15680,6 +15684,11 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
+/* Without copies of parameters, which are had where bytes are left. */
+static inline size_t gckpti_bare_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
 #ifndef GCKPT_NO_BF16
 /* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node);
@@ -16409,13 +16418,14 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
 /* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node)
 {
-    if (!plan->bf16_weights || !node->op || node->inputs < 2 ||
+    if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
         !gckpti_own_flag(node->op, GCKPT_TAKES_BF16) ||
         gckpti_precision_of(node->rounding) == GCKPT_FP32)
         return -1;
     const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
-    return w->kind == GCKPTI_PARAM && plan->params[w->index].storage == GCKPT_STORED_F32 ? w->index
-                                                                                         : -1;
+    const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
+    const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
+    return q && !q->external && q->storage == GCKPT_STORED_F32 ? i : -1;
 }
 
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
@@ -23951,7 +23961,7 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
  * holds of any: the plan is there, and may be all that is wanted of it. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    gckpt_point at = { budget ? budget : gckpti_bare_bytes(plan), 0, 0, 0, 0 };
     size_t least;
     const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
     plan->proven_work = proven ? at.proven_work : first->least_work;
@@ -24338,13 +24348,13 @@ static int gckpti_cannot_split(const gckpt_plan *p)
     return p->looped && p->mixer >= 0 && p->rows * p->leaves < p->batch;
 }
 
-/* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
+/* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
     uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
              own = gckpt_plan_step_work(plan);
-    int fewer = own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best);
+    int fewer = own == work && gckpti_bare_bytes(plan) < gckpti_bare_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
@@ -24985,7 +24995,7 @@ typedef struct {
     size_t square; /* its first block's in update.squares */
 #ifndef GCKPT_NO_BF16
     uint16_t *copy;  /* run/mixed; NULL: there is none */
-    unsigned copied; /* changes that the parameter had seen by then, and 1; 0: it is not made */
+    uint32_t copied; /* changes that the parameter had seen by then; 0: it is not made */
 #endif
 } gckpti_exec_param;
 
@@ -28201,7 +28211,7 @@ GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
 
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
 {
-    e->bound.params[i].copied = gckpti_param_of(e, i)->changes + 1;
+    e->bound.params[i].copied = gckpti_param_of(e, i)->changes;
 }
 
 /* The copy from which an op reads parameter i: made anew if values were changed, but by an update
@@ -28211,7 +28221,7 @@ static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
     const gckpti_exec_param *to = &e->bound.params[i];
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call by;
-    if (to->copied != q->changes + 1) {
+    if (to->copied != q->changes) {
         gckpti_call_between(e, &by);
         gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
         gckpti_copied(e, i);
@@ -31001,7 +31011,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
     while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
         if (rows == 1)
-            d.budget = gckpt_plan_bytes(p) - p->arena / 8 - 1;
+            d.budget = gckpti_bare_bytes(p) - p->arena / 8 - 1;
         int more = rows <= batch &&
                    gckpti_enter(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
         if (!more && rows == 1)

@@ -173,10 +173,10 @@ static void planned_free(planned *p)
 static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link, const planned *p,
                       const simulate_step *s)
 {
-    static const char *const kinds[GCKPT_BYTES_KINDS] = { "parameters",  "state",     "gradients",
-                                                          "activations", "workspace", "tables",
-                                                          "caches",      "tree",      "gathered",
-                                                          "padding" };
+    static const char *const kinds[] = { "parameters", "state",    "gradients", "activations",
+                                         "workspace",  "tables",   "caches",    "copies",
+                                         "tree",       "gathered", "padding" };
+    enum { ALL_HAVE_NAMES = 1 / (sizeof kinds / sizeof *kinds == GCKPT_BYTES_KINDS) };
     fprintf(f,
             "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"leaves\":%d,\"shard\":\"%s\","
             "\"link\":\"%s\"",

@@ -160,6 +160,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.update_in_backward = 0;
+    desc.bf16_weights = 0; /* of the training alone: each executor would have its own */
     desc.fetch = &pick;
     desc.fetches = t->result != NULL;
     if (t->plan != NULL && desc.budget > 0) /* beside the optimiser's state */

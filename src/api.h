@@ -232,7 +232,7 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps; they stay where they are */
+    float *values;   /* may be read and written between steps (gckpt_store_push); stay in place */
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
@@ -940,10 +940,12 @@ typedef struct {
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
-    /* 1: a bf16 plan's products read fp32 parameters from bf16 copies, to the same bits: 2 bytes an
-     * element (GCKPT_BYTES_COPIES), which updates write, where the budget leaves them when all else
-     * is planned (0: always). What the program then writes to values needs a gckpt_store_push.
-     * Nothing to frontiers, backends, staged or sharded parameters. */
+    /* 1: of a bf16 plan the second factors of matmul, linear and linear_cross_entropy that are fp32
+     * parameters are read from bf16 copies, to the same bits: 2 bytes an element, rounded up to 64
+     * (GCKPT_BYTES_COPIES), an executor's own, which its updates write. A plan has them where its
+     * budget leaves the bytes when all else is planned; without one always. What the program itself
+     * writes to values needs a gckpt_store_push. None of gckpt_store_external's, staged or sharded
+     * parameters, of backends and frontiers. */
     int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;

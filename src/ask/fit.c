@@ -86,13 +86,13 @@ static int gckpti_cannot_split(const gckpt_plan *p)
     return p->looped && p->mixer >= 0 && p->rows * p->leaves < p->batch;
 }
 
-/* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
+/* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
     uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
              own = gckpt_plan_step_work(plan);
-    int fewer = own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best);
+    int fewer = own == work && gckpti_bare_bytes(plan) < gckpti_bare_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;

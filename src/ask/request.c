@@ -120,7 +120,7 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
  * holds of any: the plan is there, and may be all that is wanted of it. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    gckpt_point at = { budget ? budget : gckpti_bare_bytes(plan), 0, 0, 0, 0 };
     size_t least;
     const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
     plan->proven_work = proven ? at.proven_work : first->least_work;

@@ -157,7 +157,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
     while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
         if (rows == 1)
-            d.budget = gckpt_plan_bytes(p) - p->arena / 8 - 1;
+            d.budget = gckpti_bare_bytes(p) - p->arena / 8 - 1;
         int more = rows <= batch &&
                    gckpti_enter(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
         if (!more && rows == 1)

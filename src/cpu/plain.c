@@ -134,7 +134,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
     float squares = s->block(p, last, at, n, update);
     if (update && p->bf16) {
         const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-        gckpti_cpu_convert(s->call, &copy);
+        gckpti_cpu_convert(s->call, &copy); /* as few are one item, and run here */
     }
     if (p->squares)
         p->squares[b] = squares;

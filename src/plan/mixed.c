@@ -129,13 +129,14 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
 /* ---- copies of parameters, as bf16 (gckpt_plan_desc.bf16_weights) ---- */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node)
 {
-    if (!plan->bf16_weights || !node->op || node->inputs < 2 ||
+    if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
         !gckpti_own_flag(node->op, GCKPT_TAKES_BF16) ||
         gckpti_precision_of(node->rounding) == GCKPT_FP32)
         return -1;
     const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
-    return w->kind == GCKPTI_PARAM && plan->params[w->index].storage == GCKPT_STORED_F32 ? w->index
-                                                                                         : -1;
+    const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
+    const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
+    return q && !q->external && q->storage == GCKPT_STORED_F32 ? i : -1;
 }
 
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)

@@ -522,6 +522,11 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
+/* Without copies of parameters, which are had where bytes are left. */
+static inline size_t gckpti_bare_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
 #ifndef GCKPT_NO_BF16
 /* The parameter of which a node's op reads a bf16 copy; -1: none. What that of one takes. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node);

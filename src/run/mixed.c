@@ -26,7 +26,7 @@ GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
 
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
 {
-    e->bound.params[i].copied = gckpti_param_of(e, i)->changes + 1;
+    e->bound.params[i].copied = gckpti_param_of(e, i)->changes;
 }
 
 /* The copy from which an op reads parameter i: made anew if values were changed, but by an update
@@ -36,7 +36,7 @@ static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
     const gckpti_exec_param *to = &e->bound.params[i];
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call by;
-    if (to->copied != q->changes + 1) {
+    if (to->copied != q->changes) {
         gckpti_call_between(e, &by);
         gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
         gckpti_copied(e, i);

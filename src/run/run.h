@@ -81,7 +81,7 @@ typedef struct {
     size_t square; /* its first block's in update.squares */
 #ifndef GCKPT_NO_BF16
     uint16_t *copy;  /* run/mixed; NULL: there is none */
-    unsigned copied; /* changes that the parameter had seen by then, and 1; 0: it is not made */
+    uint32_t copied; /* changes that the parameter had seen by then; 0: it is not made */
 #endif
 } gckpti_exec_param;
 

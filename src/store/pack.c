@@ -278,6 +278,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 {
     gckpti_unmirror(s, q);
     gckpti_state_shrink(s, q, 0);
+    gckpti_changed(s, q, GCKPTI_HOST);
     q->optimiser = 0;
     q->updates = 0;
     if (gckpti_is_made(q) && !q->external)

@@ -166,6 +166,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
+    q.changes = 1;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;

@@ -2004,7 +2004,21 @@ static void test_integers(void)
 
 /* ---- bf16 copies of weights: whatever changes values shows in the next step, to the same bits as
  * without them ---- */
-enum { NOTHING, GOT, PUSHED, LOADED, RESET, BY_ANOTHER, OWN, FROZEN, PACKED, CHANGES, NOT_TOLD = 9 };
+typedef enum {
+    NOTHING,
+    GOT,
+    PUSHED,
+    LOADED,
+    RESET,
+    BY_ANOTHER,
+    OWN,
+    FROZEN,
+    PACKED,
+    REPACKED, /* and back, which brings no digits back */
+    EXTERNAL, /* "v" is the program's, and anybody's: it is not copied */
+    CHANGES,
+    NOT_TOLD = CHANGES
+} weight_change;
 
 static void half_rate(void *user, const gckpt_update *u)
 {
@@ -2017,6 +2031,8 @@ static void half_rate(void *user, const gckpt_update *u)
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
+    CHECK(how != REPACKED || (gckpt_store_pack(s, "v", GCKPT_STORED_I8) == GCKPT_OK &&
+                              gckpt_store_pack(s, "v", GCKPT_STORED_F32) == GCKPT_OK));
     if (how == GOT)
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK && w.values == held);
     for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == NOT_TOLD); i++)
@@ -2032,16 +2048,20 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 {
     enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };
     const gckpt_init init = { 0.3f, 0, 0 };
-    static float x[ROWS * LONG * IN];
+    static float x[ROWS * LONG * IN], shown[IN * OUT];
     static int32_t y[ROWS * LONG];
     for (int i = 0; i < ROWS * LONG * IN; i++)
         x[i] = cosf((float)(i % 101)), y[i % (ROWS * LONG)] = i % OUT;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
+    for (int i = 0; i < IN * OUT; i++)
+        shown[i] = sinf((float)i);
+    if (how == EXTERNAL)
+        CHECK(gckpt_store_external(s, "v", gckpt_shape2(2 * IN, OUT / 2), shown, 0) == GCKPT_OK);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, LONG, IN)), *h;
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(3, LONG));
     gckpt_tensor *turned = gckpt_param(g, "turned", gckpt_shape2(OUT, IN), init);
-    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(IN * OUT, 1), init);
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(2 * IN, OUT / 2), init);
     h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(IN, OUT), init), NULL);
     h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
     h = gckpt_add(h, gckpt_embed(turned, target)); /* reads floats, as its update does */
@@ -2051,7 +2071,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;
     sees.fetch = &pick, sees.fetches = 1;
     d.optimiser = how == OWN ? GCKPT_OWN_OPTIMISER : d.optimiser;
-    if (how == FROZEN || how == PACKED)
+    if (how == FROZEN || how == PACKED || how == REPACKED)
         gckpt_store_freeze(s, "v", 1);
     if (how == PACKED)
         CHECK(gckpt_store_pack(s, "v", GCKPT_STORED_BF16) == GCKPT_OK);
@@ -2062,9 +2082,10 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     gckpt_plan *other = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *another = gckpt_exec_new(other, s, &by);
     CHECK_MSG(e && see && another, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
-    const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED ? 2 : 3) * each;
+    const size_t each = (2 * IN * OUT + 63) / 64 * 64, all = (how == PACKED || how == EXTERNAL ? 2 : 3) * each;
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (with ? all : 0));
     CHECK(gckpt_plan_bytes(p) == gckpt_plan_bytes(other) + (with ? all : 0));
+    CHECK(gckpt_plan_kind_bytes(q, GCKPT_BYTES_COPIES) == (with ? all - each : 0)); /* no loss runs */
     CHECK(gckpt_exec_need(p, NULL) >= gckpt_exec_need(other, NULL) + (with ? all : 0));
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
@@ -2084,6 +2105,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
         hash = gckpti_hash_floats(hash, &loss, 1) ^ gckpt_store_hash(s);
         if (step == 0)
             change_weights(s, how, w.values, &saved);
+        shown[step] = 1;
     }
     free(saved.bytes);
     rig_free(another, other, NULL, NULL);
