@@ -1970,7 +1970,7 @@ typedef struct {
     int (*landed)(void *user);
 } gckpt_ranks;
 typedef struct {
-    gckpt_memory memory; /* for tables, and the arena when not given */
+    gckpt_memory memory; /* for tables, caches, copies; the arena when not given */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
      * when none of them is within a step (for streaming: from begin to end). */
     void *arena;
@@ -2116,8 +2116,8 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
                                      size_t size);
 #endif
 #ifndef GCKPT_NO_DEBUG
-/* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
- * + 1 (an op's scratch counts whole). */
+/* With GCKPT_DEBUG_MEASURE, after two steps: bytes of store, caches and copies + the highest arena
+ * byte that was touched + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 #endif
 #ifndef GCKPT_NO_RANKS
