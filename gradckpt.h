@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1774
+ *     >>store     parameters and optimiser state, however they are stored                     1779
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5371
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5366
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -4952,7 +4952,6 @@ typedef struct {
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
-    uint32_t changes;           /* of values, from 1 on, but what a program wrote without telling */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -4960,7 +4959,10 @@ typedef struct {
     unsigned char raw;       /* values have memory, but what stands there are not yet they */
     unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
     gckpt_init init;         /* what values that are not made will be */
-    uint64_t updates;        /* that the state has seen, for Adam's bias correction */
+#ifndef GCKPT_NO_BF16
+    uint32_t changes; /* of values, from 1 on, but what a program wrote without telling */
+#endif
+    uint64_t updates; /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 /* A parameter's copy in a backend's own memory, while executors have one. */
@@ -5032,7 +5034,8 @@ struct gckpt_store {
 };
 
 /* ---- store/arrays.c ---- */
-enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS }; /* there are ranks, so that parameters are cut */
+/* There are ranks, so that parameters are cut; backends, which may hold the newest copy of one. */
+enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS, GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS };
 
 /* An array that ranks share, a block of GCKPT_UPDATE_BLOCK being the least: elements from `first`
  * on, `count` of them, are this rank's; memory has room for those of the largest share. */
@@ -5323,7 +5326,12 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
+/* Another change of values, for copies of them; 0 is none. */
+#ifndef GCKPT_NO_BF16
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
 
 /* >>store/arrays */
 /* ---- shares of ranks ---- */
@@ -5560,7 +5568,7 @@ static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param 
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
-    q->changes = q->changes == UINT32_MAX ? 1 : q->changes + 1;
+    gckpti_count_change(q);
     if (m)
         m->newest = newest;
 }
@@ -5875,14 +5883,13 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {
         gckpti_param *q = &s->params[--s->count];
-        size_t n = (size_t)q->p.elements;
         char *name;
         *gckpti_names_like(s, q->p.name) = q->next;
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
             gckpti_values_free(s, q);
-            s->elements -= n;
+            s->elements -= (size_t)q->p.elements;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_name_delete(&s->memory, name);
@@ -5927,7 +5934,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
-    q.changes = 1;
+    gckpti_count_change(&q);
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
@@ -6213,8 +6220,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
-        q->optimiser = 0;
-        q->updates = 0;
+        q->updates = q->optimiser = 0;
     }
     return result;
 }
@@ -6261,8 +6267,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
         gckpti_tell_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    (*q)->locked = !writable;
-    (*q)->p.frozen = (*q)->locked;
+    (*q)->p.frozen = (*q)->locked = !writable;
     return gckpti_ok(store);
 }
 
@@ -24993,11 +24998,12 @@ typedef struct {
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in update.squares */
-#ifndef GCKPT_NO_BF16
-    uint16_t *copy;  /* run/mixed; NULL: there is none */
-    uint32_t copied; /* changes that the parameter had seen by then; 0: it is not made */
-#endif
 } gckpti_exec_param;
+
+typedef struct {      /* run/mixed: a parameter's bf16 copy */
+    uint16_t *values; /* NULL: there is none */
+    uint32_t seen;    /* changes that the parameter had seen by then; 0: it is not made */
+} gckpti_weight;
 
 typedef struct {
     int node;                  /* of the plan; -1: no instruction reads it */
@@ -25042,6 +25048,7 @@ struct gckpt_exec {
     struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
+        gckpti_weight *copies; /* of a plan with copies, by parameter */
     } bound;
     struct {                    /* step, advance: where this step is */
         uint64_t number, packs; /* the store's when it began */
@@ -25605,7 +25612,7 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at);
 static inline uint16_t *gckpti_copy_of(const gckpt_exec *e, int i)
 {
-    return e->bound.params[i].copy;
+    return e->bound.copies ? e->bound.copies[i].values : NULL;
 }
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i);
 
@@ -26035,12 +26042,13 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 static void gckpti_exec_tables(gckpt_exec *e, gckpti_block *b)
 {
     const gckpt_plan *p = e->plan;
-    const size_t terms = p->term_count;
     (void)gckpti_carve(b, gckpti_copied_bytes(p), 1);
     e->bound.nodes = (gckpti_exec_node *)gckpti_carve(b, p->node_count, sizeof *e->bound.nodes);
     e->bound.params = (gckpti_exec_param *)gckpti_carve(b, p->param_count, sizeof *e->bound.params);
+    if (gckpti_plan_rounds(p) && p->bf16_weights)
+        e->bound.copies = (gckpti_weight *)gckpti_carve(b, p->param_count, sizeof *e->bound.copies);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(b, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, terms, sizeof *e->losses.terms);
+    e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, p->term_count, sizeof *e->losses.terms);
     gckpti_recording_tables(e, b);
     e->update.square_count = gckpti_exec_squares(e);
     gckpti_hash_tables(e, b);
@@ -26112,17 +26120,13 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
-    unsigned char *at =
-        (unsigned char *)gckpti_carve(on, arena + caches + copied ? p->alignment : 0, 1);
-    (void)gckpti_carve(on, copied, 1);
-    (void)gckpti_carve(on, caches, 1);
-    (void)gckpti_carve(on, arena, 1);
-    if (at) {
+    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
+    unsigned char *at = (unsigned char *)gckpti_carve(on, aligned ? p->alignment : 0, 1);
+    (void)gckpti_carve(on, aligned, 1);
+    if (at)
         at += (p->alignment - (uintptr_t)at % p->alignment) % p->alignment;
-        gckpti_mixed_copies(e, at);
-        at += copied;
-    }
-    e->blocks.caches = at;
+    gckpti_mixed_copies(e, at);
+    e->blocks.caches = at = at ? at + copied : NULL;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : at ? at + caches : NULL;
     e->blocks.host_size = host.used;
     e->blocks.own_size = own.used;
@@ -27737,7 +27741,6 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     if (i == s->count) {
         s->pieces[s->count].here = gckpti_carve(&s->room, bytes, 1);
         s->pieces[s->count].from = from;
-        s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
         gckpti_from_backend(s->e, s->pieces[i].here, from, bytes);
     }
@@ -27869,19 +27872,15 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
         gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    } else if (ins->kind == GCKPT_OFFLOAD) {
-        if (host != here)
-            gckpti_from_backend(e, host, here, bytes);
-        if (d->offload)
-            done = d->offload(d->user, far, host, bytes);
-        if (d->wait && host != here && done == bytes)
-            done = d->wait(d->user, 0) ? 0 : bytes;
     } else {
-        if (d->offload)
-            done = d->reload(d->user, far, host, bytes);
+        if (out && host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        done = !d->offload ? bytes
+               : out       ? d->offload(d->user, far, host, bytes)
+                           : d->reload(d->user, far, host, bytes);
         if (d->wait && host != here && done == bytes)
             done = d->wait(d->user, 0) ? 0 : bytes;
-        if (host != here && done == bytes)
+        if (!out && host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
     if (done == bytes && e->offload.begins)
@@ -28202,31 +28201,32 @@ static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t
 
 GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
 {
-    for (size_t i = 0; i < e->plan->param_count && e->bound.params; i++) {
+    for (size_t i = 0; i < e->plan->param_count && e->bound.copies; i++) {
         const size_t bytes = gckpti_bf16_bytes(e->plan, i);
-        e->bound.params[i].copy = bytes ? (uint16_t *)(void *)at : NULL;
+        e->bound.copies[i].values = bytes ? (uint16_t *)(void *)at : NULL;
         at += bytes;
     }
 }
 
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
 {
-    e->bound.params[i].copied = gckpti_param_of(e, i)->changes;
+    if (e->bound.copies)
+        e->bound.copies[i].seen = gckpti_param_of(e, i)->changes;
 }
 
 /* The copy from which an op reads parameter i: made anew if values were changed, but by an update
  * of this executor's, which wrote both. */
 static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
 {
-    const gckpti_exec_param *to = &e->bound.params[i];
+    const gckpti_weight *to = &e->bound.copies[i];
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call by;
-    if (to->copied != q->changes) {
+    if (to->seen != q->changes) {
         gckpti_call_between(e, &by);
-        gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
+        gckpti_round(e, &by, 0, q->p.values, to->values, q->p.elements);
         gckpti_copied(e, i);
     }
-    return to->copy;
+    return to->values;
 }
 
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
@@ -34658,6 +34658,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_UNROLL
 #undef GCKPTI_FNV_START
 #undef GCKPTI_AXES_PROBLEM
+#undef gckpti_count_change
 #undef gckpti_fail
 #undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS

@@ -33,7 +33,6 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     if (i == s->count) {
         s->pieces[s->count].here = gckpti_carve(&s->room, bytes, 1);
         s->pieces[s->count].from = from;
-        s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
         gckpti_from_backend(s->e, s->pieces[i].here, from, bytes);
     }
@@ -165,19 +164,15 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
         gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    } else if (ins->kind == GCKPT_OFFLOAD) {
-        if (host != here)
-            gckpti_from_backend(e, host, here, bytes);
-        if (d->offload)
-            done = d->offload(d->user, far, host, bytes);
-        if (d->wait && host != here && done == bytes)
-            done = d->wait(d->user, 0) ? 0 : bytes;
     } else {
-        if (d->offload)
-            done = d->reload(d->user, far, host, bytes);
+        if (out && host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        done = !d->offload ? bytes
+               : out       ? d->offload(d->user, far, host, bytes)
+                           : d->reload(d->user, far, host, bytes);
         if (d->wait && host != here && done == bytes)
             done = d->wait(d->user, 0) ? 0 : bytes;
-        if (host != here && done == bytes)
+        if (!out && host != here && done == bytes)
             gckpti_to_backend(e, here, host, bytes);
     }
     if (done == bytes && e->offload.begins)

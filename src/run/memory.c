@@ -104,12 +104,13 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 static void gckpti_exec_tables(gckpt_exec *e, gckpti_block *b)
 {
     const gckpt_plan *p = e->plan;
-    const size_t terms = p->term_count;
     (void)gckpti_carve(b, gckpti_copied_bytes(p), 1);
     e->bound.nodes = (gckpti_exec_node *)gckpti_carve(b, p->node_count, sizeof *e->bound.nodes);
     e->bound.params = (gckpti_exec_param *)gckpti_carve(b, p->param_count, sizeof *e->bound.params);
+    if (gckpti_plan_rounds(p) && p->bf16_weights)
+        e->bound.copies = (gckpti_weight *)gckpti_carve(b, p->param_count, sizeof *e->bound.copies);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(b, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, terms, sizeof *e->losses.terms);
+    e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, p->term_count, sizeof *e->losses.terms);
     gckpti_recording_tables(e, b);
     e->update.square_count = gckpti_exec_squares(e);
     gckpti_hash_tables(e, b);
@@ -181,17 +182,13 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
-    unsigned char *at =
-        (unsigned char *)gckpti_carve(on, arena + caches + copied ? p->alignment : 0, 1);
-    (void)gckpti_carve(on, copied, 1);
-    (void)gckpti_carve(on, caches, 1);
-    (void)gckpti_carve(on, arena, 1);
-    if (at) {
+    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
+    unsigned char *at = (unsigned char *)gckpti_carve(on, aligned ? p->alignment : 0, 1);
+    (void)gckpti_carve(on, aligned, 1);
+    if (at)
         at += (p->alignment - (uintptr_t)at % p->alignment) % p->alignment;
-        gckpti_mixed_copies(e, at);
-        at += copied;
-    }
-    e->blocks.caches = at;
+    gckpti_mixed_copies(e, at);
+    e->blocks.caches = at = at ? at + copied : NULL;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : at ? at + caches : NULL;
     e->blocks.host_size = host.used;
     e->blocks.own_size = own.used;

@@ -17,31 +17,32 @@ static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t
 
 GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at)
 {
-    for (size_t i = 0; i < e->plan->param_count && e->bound.params; i++) {
+    for (size_t i = 0; i < e->plan->param_count && e->bound.copies; i++) {
         const size_t bytes = gckpti_bf16_bytes(e->plan, i);
-        e->bound.params[i].copy = bytes ? (uint16_t *)(void *)at : NULL;
+        e->bound.copies[i].values = bytes ? (uint16_t *)(void *)at : NULL;
         at += bytes;
     }
 }
 
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i)
 {
-    e->bound.params[i].copied = gckpti_param_of(e, i)->changes;
+    if (e->bound.copies)
+        e->bound.copies[i].seen = gckpti_param_of(e, i)->changes;
 }
 
 /* The copy from which an op reads parameter i: made anew if values were changed, but by an update
  * of this executor's, which wrote both. */
 static const uint16_t *gckpti_mixed_weight(const gckpt_exec *e, int i)
 {
-    const gckpti_exec_param *to = &e->bound.params[i];
+    const gckpti_weight *to = &e->bound.copies[i];
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call by;
-    if (to->copied != q->changes) {
+    if (to->seen != q->changes) {
         gckpti_call_between(e, &by);
-        gckpti_round(e, &by, 0, q->p.values, to->copy, q->p.elements);
+        gckpti_round(e, &by, 0, q->p.values, to->values, q->p.elements);
         gckpti_copied(e, i);
     }
-    return to->copy;
+    return to->values;
 }
 
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,

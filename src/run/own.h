@@ -329,7 +329,7 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN void gckpti_mixed_copies(gckpt_exec *e, unsigned char *at);
 static inline uint16_t *gckpti_copy_of(const gckpt_exec *e, int i)
 {
-    return e->bound.params[i].copy;
+    return e->bound.copies ? e->bound.copies[i].values : NULL;
 }
 GCKPTI_FN void gckpti_copied(const gckpt_exec *e, int i);
 

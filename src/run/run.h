@@ -79,11 +79,12 @@ typedef struct {
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in update.squares */
-#ifndef GCKPT_NO_BF16
-    uint16_t *copy;  /* run/mixed; NULL: there is none */
-    uint32_t copied; /* changes that the parameter had seen by then; 0: it is not made */
-#endif
 } gckpti_exec_param;
+
+typedef struct {      /* run/mixed: a parameter's bf16 copy */
+    uint16_t *values; /* NULL: there is none */
+    uint32_t seen;    /* changes that the parameter had seen by then; 0: it is not made */
+} gckpti_weight;
 
 typedef struct {
     int node;                  /* of the plan; -1: no instruction reads it */
@@ -128,6 +129,7 @@ struct gckpt_exec {
     struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
+        gckpti_weight *copies; /* of a plan with copies, by parameter */
     } bound;
     struct {                    /* step, advance: where this step is */
         uint64_t number, packs; /* the store's when it began */

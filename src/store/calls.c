@@ -75,8 +75,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
-        q->optimiser = 0;
-        q->updates = 0;
+        q->updates = q->optimiser = 0;
     }
     return result;
 }
@@ -123,8 +122,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
         gckpti_tell_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    (*q)->locked = !writable;
-    (*q)->p.frozen = (*q)->locked;
+    (*q)->p.frozen = (*q)->locked = !writable;
     return gckpti_ok(store);
 }
 

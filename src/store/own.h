@@ -21,7 +21,12 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
+/* Another change of values, for copies of them; 0 is none. */
+#ifndef GCKPT_NO_BF16
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
 
 #ifdef GCKPTI_ROOMS
 /* What each does is said where it is defined. */

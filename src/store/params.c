@@ -114,14 +114,13 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {
         gckpti_param *q = &s->params[--s->count];
-        size_t n = (size_t)q->p.elements;
         char *name;
         *gckpti_names_like(s, q->p.name) = q->next;
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
             gckpti_values_free(s, q);
-            s->elements -= n;
+            s->elements -= (size_t)q->p.elements;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_name_delete(&s->memory, name);
@@ -166,7 +165,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
-    q.changes = 1;
+    gckpti_count_change(&q);
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;

@@ -21,7 +21,6 @@ typedef struct {
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
-    uint32_t changes;           /* of values, from 1 on, but what a program wrote without telling */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -29,7 +28,10 @@ typedef struct {
     unsigned char raw;       /* values have memory, but what stands there are not yet they */
     unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
     gckpt_init init;         /* what values that are not made will be */
-    uint64_t updates;        /* that the state has seen, for Adam's bias correction */
+#ifndef GCKPT_NO_BF16
+    uint32_t changes; /* of values, from 1 on, but what a program wrote without telling */
+#endif
+    uint64_t updates; /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 /* A parameter's copy in a backend's own memory, while executors have one. */
@@ -101,7 +103,8 @@ struct gckpt_store {
 };
 
 /* ---- store/arrays.c ---- */
-enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS }; /* there are ranks, so that parameters are cut */
+/* There are ranks, so that parameters are cut; backends, which may hold the newest copy of one. */
+enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS, GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS };
 
 /* An array that ranks share, a block of GCKPT_UPDATE_BLOCK being the least: elements from `first`
  * on, `count` of them, are this rank's; memory has room for those of the largest share. */

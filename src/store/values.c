@@ -11,7 +11,7 @@ static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param 
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
-    q->changes = q->changes == UINT32_MAX ? 1 : q->changes + 1;
+    gckpti_count_change(q);
     if (m)
         m->newest = newest;
 }
