@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5366
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5352
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -59,7 +59,7 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2565
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                           1001
+ *     >>tables    plans as files and as C constants                                           1014
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -25193,12 +25193,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
 
 /* ---- run/memory.c ---- */
-/* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
- * a device whose pointers may be larger than those here (gckpti_c_needs). */
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
-                                  size_t times);
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
-
 /* ---- run/host.c ---- */
 /* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
  * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
@@ -26133,7 +26127,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     return tables;
 }
 
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
 {
     gckpt_exec e;
     gckpt_store none; /* for errors that nobody reads */
@@ -26145,26 +26139,21 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
         e.desc = *desc;
     if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
         return SIZE_MAX;
-    const size_t tables = gckpti_exec_pieces(&e);
+    (void)gckpti_exec_pieces(&e);
     size_t used = 0;
-    gckpti_count_piece(&used, times, sizeof e);
-    gckpti_count_piece(&used, 1, e.blocks.host_size + (times - 1) * tables);
+    gckpti_count_piece(&used, 1, sizeof e);
+    gckpti_count_piece(&used, 1, e.blocks.host_size);
     return gckpti_count_block(used);
 }
 
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    return gckpti_exec_need(plan, desc, 1);
-}
-
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
     gckpt_parameter q;
     size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
     while (capacity < n)
         capacity = gckpti_larger(capacity, 1);
-    gckpti_count_piece(&used, times, sizeof(gckpt_store));
-    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    gckpti_count_piece(&used, 1, sizeof(gckpt_store));
+    gckpti_count_piece(&used, capacity, sizeof(gckpti_param));
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
         names += gckpti_length(plan->names + plan->params[i].name) + 1;
@@ -26179,19 +26168,16 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
                 gckpti_shared(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        const gckpti_share share = gckpti_shared(plan->params[i].elements, 0, plan->ranks,
+                                                 plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used,
-                               (size_t)gckpti_shared(plan->params[i].elements, 0, plan->ranks,
-                                                     plan->shard, GCKPT_SHARD_STATE)
-                                   .room,
-                               sizeof(float));
+            gckpti_count_piece(&used, (size_t)share.room, sizeof(float));
+    }
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
 /* All memory a run will need, and what is known of nodes. */
 GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
@@ -34173,18 +34159,32 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
- * at most twice as large as where they have 4; the executor itself is as large as the device's
- * compiler makes it, of multiples of 4, and aligned as a piece. */
+/* The blocks that a device needs, by defaults: structures as large as its compiler makes them. Of
+ * what an executor has beside them and its arena, pointers are at most twice as large there. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+#define GCKPTI_PIECE(n, type)                                                                      \
+    gckpti_print(k, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                    \
+    bytes -= gckpti_round_up((n) * sizeof(type), GCKPTI_ALIGN)
+    size_t room = 0;
+    while (room < p->param_count)
+        room = gckpti_larger(room, 1);
     gckpt_plan constant = *p;
     constant.block = NULL; /* nobody copies it */
-    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
-    const size_t rest = gckpti_exec_need(&constant, NULL, times) - times * sizeof(gckpt_exec);
-    gckpti_print(k, "#define %s_exec_bytes (sizeof(gckpt_exec) + %z)\n", name,
-                 rest + GCKPTI_ALIGN - 4);
+    size_t bytes = gckpt_store_need(&constant);
+    gckpti_print(k, "#define %s_store_bytes (", name);
+    GCKPTI_PIECE(1, gckpt_store);
+    GCKPTI_PIECE(room, gckpti_param);
+    gckpti_print(k, "%z)\n#define %s_exec_bytes (", bytes, name);
+    bytes = gckpt_exec_need(&constant, NULL);
+    GCKPTI_PIECE(1, gckpt_exec);
+    GCKPTI_PIECE(p->node_count, gckpti_exec_node);
+    GCKPTI_PIECE(p->param_count, gckpti_exec_param);
+    GCKPTI_PIECE(p->inputs, gckpti_exec_input);
+    GCKPTI_PIECE(p->term_count, gckpti_exec_term);
+    GCKPTI_PIECE(p->pick_count, gckpti_exec_pick);
+#undef GCKPTI_PIECE
+    gckpti_print(k, "%z)\n", bytes + (sizeof(void *) < 8 ? bytes - p->arena : 0));
 }
 
 /* The tensors, and the data of those that are constants. */
@@ -34367,8 +34367,7 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
-           p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */

@@ -195,7 +195,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     return tables;
 }
 
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
 {
     gckpt_exec e;
     gckpt_store none; /* for errors that nobody reads */
@@ -207,26 +207,21 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
         e.desc = *desc;
     if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
         return SIZE_MAX;
-    const size_t tables = gckpti_exec_pieces(&e);
+    (void)gckpti_exec_pieces(&e);
     size_t used = 0;
-    gckpti_count_piece(&used, times, sizeof e);
-    gckpti_count_piece(&used, 1, e.blocks.host_size + (times - 1) * tables);
+    gckpti_count_piece(&used, 1, sizeof e);
+    gckpti_count_piece(&used, 1, e.blocks.host_size);
     return gckpti_count_block(used);
 }
 
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    return gckpti_exec_need(plan, desc, 1);
-}
-
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
     gckpt_parameter q;
     size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
     while (capacity < n)
         capacity = gckpti_larger(capacity, 1);
-    gckpti_count_piece(&used, times, sizeof(gckpt_store));
-    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    gckpti_count_piece(&used, 1, sizeof(gckpt_store));
+    gckpti_count_piece(&used, capacity, sizeof(gckpti_param));
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
         names += gckpti_length(plan->names + plan->params[i].name) + 1;
@@ -241,19 +236,16 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
                 gckpti_shared(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        const gckpti_share share = gckpti_shared(plan->params[i].elements, 0, plan->ranks,
+                                                 plan->shard, GCKPT_SHARD_STATE);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used,
-                               (size_t)gckpti_shared(plan->params[i].elements, 0, plan->ranks,
-                                                     plan->shard, GCKPT_SHARD_STATE)
-                                   .room,
-                               sizeof(float));
+            gckpti_count_piece(&used, (size_t)share.room, sizeof(float));
+    }
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
 }
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
 /* All memory a run will need, and what is known of nodes. */
 GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)

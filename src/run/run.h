@@ -274,12 +274,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
 
 /* ---- run/memory.c ---- */
-/* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
- * a device whose pointers may be larger than those here (gckpti_c_needs). */
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
-                                  size_t times);
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
-
 /* ---- run/host.c ---- */
 /* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
  * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */

@@ -101,18 +101,32 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
- * at most twice as large as where they have 4; the executor itself is as large as the device's
- * compiler makes it, of multiples of 4, and aligned as a piece. */
+/* The blocks that a device needs, by defaults: structures as large as its compiler makes them. Of
+ * what an executor has beside them and its arena, pointers are at most twice as large there. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+#define GCKPTI_PIECE(n, type)                                                                      \
+    gckpti_print(k, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                    \
+    bytes -= gckpti_round_up((n) * sizeof(type), GCKPTI_ALIGN)
+    size_t room = 0;
+    while (room < p->param_count)
+        room = gckpti_larger(room, 1);
     gckpt_plan constant = *p;
     constant.block = NULL; /* nobody copies it */
-    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
-    const size_t rest = gckpti_exec_need(&constant, NULL, times) - times * sizeof(gckpt_exec);
-    gckpti_print(k, "#define %s_exec_bytes (sizeof(gckpt_exec) + %z)\n", name,
-                 rest + GCKPTI_ALIGN - 4);
+    size_t bytes = gckpt_store_need(&constant);
+    gckpti_print(k, "#define %s_store_bytes (", name);
+    GCKPTI_PIECE(1, gckpt_store);
+    GCKPTI_PIECE(room, gckpti_param);
+    gckpti_print(k, "%z)\n#define %s_exec_bytes (", bytes, name);
+    bytes = gckpt_exec_need(&constant, NULL);
+    GCKPTI_PIECE(1, gckpt_exec);
+    GCKPTI_PIECE(p->node_count, gckpti_exec_node);
+    GCKPTI_PIECE(p->param_count, gckpti_exec_param);
+    GCKPTI_PIECE(p->inputs, gckpti_exec_input);
+    GCKPTI_PIECE(p->term_count, gckpti_exec_term);
+    GCKPTI_PIECE(p->pick_count, gckpti_exec_pick);
+#undef GCKPTI_PIECE
+    gckpti_print(k, "%z)\n", bytes + (sizeof(void *) < 8 ? bytes - p->arena : 0));
 }
 
 /* The tensors, and the data of those that are constants. */
@@ -295,8 +309,7 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 {
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX &&
-           p->name_bytes < UINT16_MAX;
+           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 /* The op of this part of the header, a list of their names, that the plan has; NULL: none. */

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 13 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 14 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -14,8 +14,8 @@ enum {
     plan_reading = 0,
     plan_degrees = 1
 };
-#define plan_store_bytes 1775
-#define plan_exec_bytes (sizeof(gckpt_exec) + 891)
+#define plan_store_bytes ((1 * sizeof(gckpt_store) + 15) / 16 * 16 + (4 * sizeof(gckpti_param) + 15) / 16 * 16 + 495)
+#define plan_exec_bytes ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 + (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 + (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + (0 * sizeof(gckpti_exec_pick) + 15) / 16 * 16 + 447)
 static const gckpti_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
     { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
@@ -116,7 +116,7 @@ const gckpt_plan plan = {
     UINT64_C(0), /* link_work */
     16, /* batch */
     1, /* rows */
-    13, /* format */
+    14, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
@@ -132,6 +132,7 @@ const gckpt_plan plan = {
     (gckpt_shard)0, /* shard */
     0, /* offload_beside */
     1, /* looped */
+    0, /* bf16_weights */
     0, /* packed */
     -1, /* mixer */
     0, /* body */
@@ -156,7 +157,7 @@ const gckpt_plan plan = {
 #else
     8,
 #endif
-    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0 },
+    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0, 0 },
     (double)UINT64_C(0) / (double)UINT64_C(69136),
     gckpti_plan_nodes,
 #ifdef GCKPT_SMALL
