@@ -522,7 +522,7 @@ $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
 build/o/ablate.o: SEES = -Itests
-build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
+build/o/plans.o build/o/fits.o: SEES = -Isrc # fields of structs, nothing to call
 build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<

@@ -1626,7 +1626,7 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
- * NAME_exec_bytes (which uses sizeof) are blocks that suffice on every machine for a store of its
+ * NAME_exec_bytes (they use sizeof) are blocks that suffice on every machine for a store of its
  * parameters and an executor of which nothing but memory is asked (copy_feeds, say, takes more:
  * gckpt_exec_need). A user's op is printed as the variable its name says, declared by then, with
  * the needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and

@@ -1,8 +1,7 @@
 /* fits.c - the largest network that trains in so many KB of a device's memory, with all activations
  * kept and as planned: the table of docs/device.md (make fits). Each is one of a family that grows
- * by a rule; blocks are as gckpt_plan_c prints them; both plans then train it, to the same bits. */
-#define GRADCKPT_IMPLEMENTATION
-#include "gradckpt.h"
+ * by a rule; both plans then train it, to the same bits. */
+#include "plan/plan.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,34 +123,14 @@ static void close_net(net *n)
     gckpt_store_free(n->store);
 }
 
-/* ---- what a plan takes of memory ---- */
-typedef struct {
-    char text[32]; /* the last characters */
-    size_t blocks;
-} reader;
-
-/* Adds up the numbers that follow "_bytes " in what is printed. */
-static size_t read_blocks(void *user, const void *bytes, size_t size)
-{
-    reader *r = (reader *)user;
-    const char *at = (const char *)bytes;
-    for (size_t i = 0; i < size; i++) {
-        memmove(r->text, r->text + 1, sizeof r->text - 2);
-        r->text[sizeof r->text - 2] = at[i];
-        const char *last = at[i] == '\n' ? strrchr(r->text, ' ') : NULL;
-        if (last && last - r->text > 6 && !memcmp(last - 6, "_bytes", 6))
-            r->blocks += strtoul(last, NULL, 10);
-    }
-    return size;
-}
-
+/* ---- what a plan takes of memory: blocks, where it is compiled in, by this machine's structures; a
+ * row of data and targets ---- */
 static size_t bytes_of(const net *n, const gckpt_plan *p)
 {
-    reader r = { { 0 }, 0 };
-    memset(r.text, '.', sizeof r.text - 1);
-    if (gckpt_plan_c(p, "x", read_blocks, &r) != GCKPT_OK || r.blocks == 0)
-        exit(1);
-    return r.blocks + n->in_bytes[0] + n->in_bytes[1];
+    gckpt_plan constant = *p;
+    constant.block = NULL;
+    return gckpt_store_need(&constant) + gckpt_exec_need(&constant, NULL) + n->in_bytes[0] +
+           n->in_bytes[1];
 }
 
 static gckpt_plan *plan(const net *n, gckpt_optimiser optimiser, gckpt_mode mode, size_t budget)

@@ -27,13 +27,14 @@ ram()                   # ram JOB: what its linker is given
 {
     case $1 in
     gpt64) echo 64K ;;
-    microgpt) echo 76K ;;
+    microgpt) echo 73K ;;
     gpt256) echo 256K ;;
-    lora | power) echo 40K ;;
-    keyword) echo 16K ;;
-    stream) echo 24K ;;
-    anomaly) echo 9K ;;
-    mobilenet) echo 230K ;;
+    lora) echo 36K ;;
+    power) echo 32K ;;
+    keyword) echo 14K ;;
+    stream) echo 21K ;;
+    anomaly) echo 6K ;;
+    mobilenet) echo 218K ;;
     esac
 }
 
