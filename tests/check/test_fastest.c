@@ -141,6 +141,47 @@ static void test_budgets(void)
     CHECK_MSG(several > 8, "%d", several);
 }
 
+/* Much of it weights. */
+static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 64)), *x = in;
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, 64));
+    static const char *const names[] = { "a", "b", "c", "d", "e", "f" };
+    for (int i = 0; i < 6; i++)
+        x = gckpt_gelu(gckpt_linear(x, gckpt_param(g, names[i], gckpt_shape2(64, 64), init), NULL));
+    m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
+    term->loss = gckpt_mean_squared_error(x, target);
+    term->weight = 1;
+    return 1;
+}
+
+/* Copies of weights (desc.bf16_weights), which a plan without a budget has, change nothing of what is tried. */
+static void test_copies(void)
+{
+    static float x[B * 64];
+    model m = { .feeds = { { 0, x }, { 0, x } } };
+    gckpt_timed t[2];
+    size_t copies = 0;
+    for (int with = 0; with < 2; with++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan_desc d = { .precision = GCKPT_BF16, .bf16_weights = with, .update_in_backward = 1 };
+        t[with] = timing(&m, 100);
+        ticks = 0;
+        gckpt_plan *p = gckpt_fit_timed(s, build_heavy, &m, B, &d, NULL, &t[with]);
+        copies = gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES);
+        CHECK_MSG(p && (copies > 0) == with, "%s", gckpt_error_text(s));
+        rig_free(NULL, p, NULL, s);
+    }
+    CHECK_MSG(t[0].count > 2 && t[0].count == t[1].count, "%d trials, %d with copies", t[0].count, t[1].count);
+    for (int i = 0; i < t[0].count && i < t[1].count; i++) {
+        const gckpt_trial *a = &t[0].trials[i], *b = &t[1].trials[i];
+        CHECK_MSG(a->rows == b->rows && a->work == b->work && (a->bytes == b->bytes || a->bytes + copies == b->bytes),
+                  "trial %d: %zu bytes, %zu with copies", i, a->bytes, b->bytes);
+    }
+}
+
 /* Before training nothing is left but the parameters, without state; within it, the next steps are
  * the same bits as without it. */
 static void test_store(void)
@@ -447,6 +488,7 @@ int main(void)
         targets[i] = i % 9 == 4 ? -1 : (i * 5 + 1) % V;
     }
     test_budgets();
+    test_copies();
     test_store();
     test_clock();
     test_choice();

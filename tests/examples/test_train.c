@@ -308,6 +308,17 @@ static void test_same_bits(void)
     const uint64_t narrow = fit(&data, &o, &r);
     o.micro_batch = 2;
     CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
+    o.plan.bf16_weights = 1;
+    CHECK(fit(&data, &o, &r) == narrow && same(&r, &other) && r.bytes > other.bytes);
+    o.plan.budget = r.bytes; /* for one executor with copies of weights, not for two */
+    CHECK(fit(&data, &o, &other) == narrow && same(&r, &other) && other.bytes == r.bytes);
+    gckpt_store *s = gckpt_store_new(NULL);
+    train_run t;
+    CHECK(train_begin(&t, s, classifier, &data, &o, &other) == 0 &&
+          gckpt_plan_kind_bytes(t.plan, GCKPT_BYTES_COPIES) > 0 &&
+          gckpt_plan_kind_bytes(t.forward_plan, GCKPT_BYTES_COPIES) == 0);
+    CHECK(train_end(&t) == 0);
+    gckpt_store_free(s);
     o = options(&v);
     o.seed++;
     CHECK(fit(&data, &o, &other) != hash);
