@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5352
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5353
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -59,7 +59,7 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2565
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                           1014
+ *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
@@ -24988,6 +24988,83 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
     int64_t count;
 } gckpti_loss_total;
 
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
+enum { GCKPTI_ALIKE = 7 };
+
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
+typedef struct {
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
+ * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
+ * sum by the program's own all_reduce. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
+} gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
+    unsigned char *out, *in; /* room on the host */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told;
+} gckpti_peers;
+
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
+typedef struct gckpti_crew {
+    gckpti_peers peers;
+    int round;       /* rounds of the leaf that are done */
+    int in_body;     /* 1: rounds still run; 0: the step is behind them */
+    int last;        /* this round is the last of its leaf */
+    int hollow;      /* it has no rows */
+    int over;        /* a meeting has ended the call; until the next one begins */
+    int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
+    int same;        /* values that all have whole were compared */
+    int meetings;    /* how often all met */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
+    uint64_t listed; /* hash of what is run */
+    gckpti_loss_total *totals;
+    size_t room; /* bytes of peers.out, and of peers.in */
+} gckpti_crew;
+
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
     const void *data; /* given, or of a cache: its values, where the backend has them */
@@ -25192,7 +25269,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 /* Until all that was asked of the backend is done. */
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
 
-/* ---- run/memory.c ---- */
 /* ---- run/host.c ---- */
 /* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
  * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
@@ -25322,82 +25398,6 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 #endif
 
 /* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
-enum { GCKPTI_ALIKE = 7 };
-
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
-
-/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
- * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
- * sum by the program's own all_reduce. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
-
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    float *shard;    /* as a flight's */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
- * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
- * share of a sum goes to `shard` in the end; NULL: it stays. */
-enum { GCKPTI_FLIGHTS = 8 };
-typedef struct {
-    gckpti_tree_kind kind;
-    int due;
-    float *x, *work, *shard;
-    int64_t n;
-} gckpti_flight;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
-    int aloft, lands; /* something was since all was known to be over; that is waited for */
-    void *queue;      /* it is just now */
-    size_t brought;   /* bytes copied in since */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told;
-} gckpti_peers;
-
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
-typedef struct gckpti_crew {
-    gckpti_peers peers;
-    int round;       /* rounds of the leaf that are done */
-    int in_body;     /* 1: rounds still run; 0: the step is behind them */
-    int last;        /* this round is the last of its leaf */
-    int hollow;      /* it has no rows */
-    int over;        /* a meeting has ended the call; until the next one begins */
-    int squared;     /* square sums are */
-    int summed;      /* losses are, over leaves and ranks */
-    int same;        /* values that all have whole were compared */
-    int meetings;    /* how often all met */
-    int flights; /* how many there are, in the order they were begun; the first is under way */
-    gckpti_flight flight[GCKPTI_FLIGHTS];
-    uint64_t listed; /* hash of what is run */
-    gckpti_loss_total *totals;
-    size_t room; /* bytes of peers.out, and of peers.in */
-} gckpti_crew;
-
 #ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
 static inline int gckpti_has_crew(const gckpt_plan *p) { return p->leaves > 1 || p->ranks > 1; }
@@ -26154,6 +26154,7 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         capacity = gckpti_larger(capacity, 1);
     gckpti_count_piece(&used, 1, sizeof(gckpt_store));
     gckpti_count_piece(&used, capacity, sizeof(gckpti_param));
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_needs has it */
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
         names += gckpti_length(plan->names + plan->params[i].name) + 1;
@@ -34159,13 +34160,12 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults: structures as large as its compiler makes them. Of
- * what an executor has beside them and its arena, pointers are at most twice as large there. */
+/* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_PIECE(n, type)                                                                      \
     gckpti_print(k, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                    \
-    bytes -= gckpti_round_up((n) * sizeof(type), GCKPTI_ALIGN)
+    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
     size_t room = 0;
     while (room < p->param_count)
         room = gckpti_larger(room, 1);
@@ -34183,8 +34183,10 @@ static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name
     GCKPTI_PIECE(p->inputs, gckpti_exec_input);
     GCKPTI_PIECE(p->term_count, gckpti_exec_term);
     GCKPTI_PIECE(p->pick_count, gckpti_exec_pick);
+    GCKPTI_PIECE(p->bf16_weights ? p->param_count : 0, gckpti_weight);
+    GCKPTI_PIECE(p->leaves > 1, gckpti_crew);
 #undef GCKPTI_PIECE
-    gckpti_print(k, "%z)\n", bytes + (sizeof(void *) < 8 ? bytes - p->arena : 0));
+    gckpti_print(k, "%z)\n", bytes);
 }
 
 /* The tensors, and the data of those that are constants. */
@@ -34456,16 +34458,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
                  name);
     gckpti_c_parts(&k, plan, name);
+    const size_t bytes = gckpt_plan_bytes(plan), away = plan->offloaded;
     gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
-                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 plan->format, plan->contract, name);
-    gckpti_print(&k,
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n"
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 plan->offloaded > gckpt_plan_bytes(plan) ? plan->offloaded
-                                                          : gckpt_plan_bytes(plan),
-                 name);
+                 plan->format, plan->contract, name, away > bytes ? away : bytes, name);
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &k,

@@ -340,8 +340,7 @@ run_check()
         tests_with "$@" -O2 || return 1
         linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1" plans | cmp - "$B/$1-plans.txt" || return 1
-        # plans made here run there: as a constant and as a file; the machines write the same of both, but for
-        # the sizes of blocks in a constant: these count the structures of the machine that prints
+        # plans made here run there: as a constant and as a file; the machines write the same of both
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         linked "$1-here" $firmware/host.c && "$B/$1-here" run > "$B/$1-want" &&
             "$B/$1-here" c small > "$B/$1-small.h" && "$B/$1-here" file > "$B/$1-plan" &&
@@ -351,11 +350,7 @@ run_check()
                 -o "$B/$1-device" && "$emulator" "$B/$1-device" | cmp - "$B/$1-want" &&
             "$emulator" "$B/$1-there" read < "$B/$1-plan" | cmp - "$B/$1-want" &&
             "$emulator" "$B/$1-there" file | cmp - "$B/$1-plan" &&
-            "$emulator" "$B/$1-there" c small > "$B/$1-small_there.h" &&
-            for made in small small_there; do
-                grep -v '^#define small_[a-z]*_bytes ' "$B/$1-$made.h" > "$B/$1-$made.cut" || return 1
-            done &&
-            cmp "$B/$1-small.cut" "$B/$1-small_there.cut" || return 1
+            "$emulator" "$B/$1-there" c small | cmp - "$B/$1-small.h" || return 1
         exchange "$@" -O1 || return 1
         case $machine in s390x*)    # by -std=c99 floats are doubles there: refused, and what to do gives the bits
             set -- "$1" "$machine-gcc" -static -std=c99

@@ -222,6 +222,7 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         capacity = gckpti_larger(capacity, 1);
     gckpti_count_piece(&used, 1, sizeof(gckpt_store));
     gckpti_count_piece(&used, capacity, sizeof(gckpti_param));
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_needs has it */
     for (size_t i = 0; i < n; i++) {
         last = plan->params[i].place > plan->params[last].place ? i : last;
         names += gckpti_length(plan->names + plan->params[i].name) + 1;

@@ -69,6 +69,83 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
     int64_t count;
 } gckpti_loss_total;
 
+/* ---- run/exchange.c, run/crew.c, run/rounds.c ---- */
+enum { GCKPTI_ALIKE = 7 };
+
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
+typedef struct {
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
+ * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
+ * sum by the program's own all_reduce. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    float *shard;    /* as a flight's */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
+} gckpti_tree;
+
+/* What instructions have begun, a sum of a REDUCE or a gather, and is to be over before instruction
+ * `due`: the first that reads what is gathered; of a sum the next REDUCE or the first update. The
+ * share of a sum goes to `shard` in the end; NULL: it stays. */
+enum { GCKPTI_FLIGHTS = 8 };
+typedef struct {
+    gckpti_tree_kind kind;
+    int due;
+    float *x, *work, *shard;
+    int64_t n;
+} gckpti_flight;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    int queues;       /* floats are exchanged in a queue of the backend's: no host waits, and */
+    int aloft, lands; /* something was since all was known to be over; that is waited for */
+    void *queue;      /* it is just now */
+    size_t brought;   /* bytes copied in since */
+    unsigned char *out, *in; /* room on the host */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told;
+} gckpti_peers;
+
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
+typedef struct gckpti_crew {
+    gckpti_peers peers;
+    int round;       /* rounds of the leaf that are done */
+    int in_body;     /* 1: rounds still run; 0: the step is behind them */
+    int last;        /* this round is the last of its leaf */
+    int hollow;      /* it has no rows */
+    int over;        /* a meeting has ended the call; until the next one begins */
+    int squared;     /* square sums are */
+    int summed;      /* losses are, over leaves and ranks */
+    int same;        /* values that all have whole were compared */
+    int meetings;    /* how often all met */
+    int flights; /* how many there are, in the order they were begun; the first is under way */
+    gckpti_flight flight[GCKPTI_FLIGHTS];
+    uint64_t listed; /* hash of what is run */
+    gckpti_loss_total *totals;
+    size_t room; /* bytes of peers.out, and of peers.in */
+} gckpti_crew;
+
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
     const void *data; /* given, or of a cache: its values, where the backend has them */
@@ -273,7 +350,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 /* Until all that was asked of the backend is done. */
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
 
-/* ---- run/memory.c ---- */
 /* ---- run/host.c ---- */
 /* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
  * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */

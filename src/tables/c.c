@@ -101,13 +101,12 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
-/* The blocks that a device needs, by defaults: structures as large as its compiler makes them. Of
- * what an executor has beside them and its arena, pointers are at most twice as large there. */
+/* The blocks that a device needs, by defaults, with structures as its compiler makes them. */
 static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
 #define GCKPTI_PIECE(n, type)                                                                      \
     gckpti_print(k, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                    \
-    bytes -= gckpti_round_up((n) * sizeof(type), GCKPTI_ALIGN)
+    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
     size_t room = 0;
     while (room < p->param_count)
         room = gckpti_larger(room, 1);
@@ -125,8 +124,10 @@ static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name
     GCKPTI_PIECE(p->inputs, gckpti_exec_input);
     GCKPTI_PIECE(p->term_count, gckpti_exec_term);
     GCKPTI_PIECE(p->pick_count, gckpti_exec_pick);
+    GCKPTI_PIECE(p->bf16_weights ? p->param_count : 0, gckpti_weight);
+    GCKPTI_PIECE(p->leaves > 1, gckpti_crew);
 #undef GCKPTI_PIECE
-    gckpti_print(k, "%z)\n", bytes + (sizeof(void *) < 8 ? bytes - p->arena : 0));
+    gckpti_print(k, "%z)\n", bytes);
 }
 
 /* The tensors, and the data of those that are constants. */
@@ -398,16 +399,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
                  name);
     gckpti_c_parts(&k, plan, name);
+    const size_t bytes = gckpt_plan_bytes(plan), away = plan->offloaded;
     gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
-                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 plan->format, plan->contract, name);
-    gckpti_print(&k,
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n"
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 plan->offloaded > gckpt_plan_bytes(plan) ? plan->offloaded
-                                                          : gckpt_plan_bytes(plan),
-                 name);
+                 plan->format, plan->contract, name, away > bytes ? away : bytes, name);
     if (!gckpti_c_fits_small(plan))
         gckpti_print(
             &k,

@@ -213,24 +213,31 @@ static void test_texts(void)
     gckpt_store_free(other_store);
 }
 
-/* The bytes that a printed plan says, by this compiler's sizes; 0: it says something else. */
-static size_t printed_bytes(const char *text)
+/* The bytes that a printed plan says, by this compiler's sizes; 0: it says something else, or not how many the
+ * plan has of each structure. */
+static size_t printed_bytes(const gckpt_plan *p, const char *text)
 {
-    static const struct { const char *name; size_t bytes; } types[] = {
-        { "gckpt_store", sizeof(gckpt_store) }, { "gckpti_param", sizeof(gckpti_param) },
-        { "gckpt_exec", sizeof(gckpt_exec) }, { "gckpti_exec_node", sizeof(gckpti_exec_node) },
-        { "gckpti_exec_param", sizeof(gckpti_exec_param) },
-        { "gckpti_exec_input", sizeof(gckpti_exec_input) },
-        { "gckpti_exec_term", sizeof(gckpti_exec_term) },
-        { "gckpti_exec_pick", sizeof(gckpti_exec_pick) },
+    size_t kept = 0, bytes = 0, n, i;
+    while (kept < p->param_count)
+        kept = gckpti_larger(kept, 1);
+    const struct { const char *name; size_t bytes, n; } types[] = {
+        { "gckpt_store", sizeof(gckpt_store), 1 },
+        { "gckpti_param", sizeof(gckpti_param), kept },
+        { "gckpt_exec", sizeof(gckpt_exec), 1 },
+        { "gckpti_exec_node", sizeof(gckpti_exec_node), p->node_count },
+        { "gckpti_exec_param", sizeof(gckpti_exec_param), p->param_count },
+        { "gckpti_exec_input", sizeof(gckpti_exec_input), p->inputs },
+        { "gckpti_exec_term", sizeof(gckpti_exec_term), p->term_count },
+        { "gckpti_exec_pick", sizeof(gckpti_exec_pick), p->pick_count },
+        { "gckpti_weight", sizeof(gckpti_weight), p->bf16_weights ? p->param_count : 0 },
+        { "gckpti_crew", sizeof(gckpti_crew), p->leaves > 1 },
     };
-    size_t bytes = 0, n, i;
     char type[32];
     int read = 0;
-    while (sscanf(text, "(%zu * sizeof(%31[a-z_]) + 15) / 16 * 16 + %n", &n, type, &read) == 2 && read) {
+    while (sscanf(text, "(%zu * sizeof(%31[a-z_0-9]) + 15) / 16 * 16 + %n", &n, type, &read) == 2 && read) {
         for (i = 0; i < sizeof types / sizeof *types && strcmp(types[i].name, type); i++)
             continue;
-        if (i == sizeof types / sizeof *types)
+        if (i == sizeof types / sizeof *types || n != types[i].n)
             return 0;
         bytes += (n * types[i].bytes + 15) / 16 * 16;
         text += read;
@@ -240,28 +247,32 @@ static size_t printed_bytes(const char *text)
 }
 
 /* What a printed plan says, for a device that does not copy it; inputs cannot take these names. */
-static void test_printed(void)
+static void test_printed(int more)
 {
     file f = { 0 };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(x, some_param(g, 0), NULL), y), 1,
-                        0 };
+    const gckpt_pick pick = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
+    gckpt_term term = { gckpt_mean_squared_error(pick.tensor, y), 1, 0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_OWN_OPTIMISER, .own_state = 2 };
+    if (more) /* of other structures */
+        d = (gckpt_plan_desc){ .batch = 6, .leaves = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
+                               .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-    CHECK(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK);
+    CHECK_MSG(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(g));
+    CHECK(!more || (p->leaves > 1 && p->pick_count == 1 && p->bf16_weights));
     gckpt_plan constant = *p;
     constant.block = NULL;
     size_t exec = gckpt_exec_need(&constant, NULL);
     CHECK(exec < gckpt_exec_need(p, NULL) && exec > gckpt_plan_arena(p));
-    const char *store = "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1\n};\n#define m_store_bytes (";
-    const char *at = strstr((char *)f.bytes, store), *more = "\n#define m_exec_bytes (";
-    CHECK_MSG(at && printed_bytes(at + strlen(store)) == gckpt_store_need(p), "%.800s", (char *)f.bytes);
-    at = strstr((char *)f.bytes, more);
-    size_t told = at ? printed_bytes(at + strlen(more)) : 0;
-    CHECK_MSG(sizeof(void *) < 8 ? told > exec : told == exec, "%.800s", (char *)f.bytes);
+    const char *ids = strstr((char *)f.bytes, "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1");
+    const char *in_store = "\n#define m_store_bytes (", *in_exec = "\n#define m_exec_bytes (";
+    const char *at = ids ? strstr(ids, in_store) : NULL;
+    CHECK_MSG(at && printed_bytes(p, at + strlen(in_store)) == gckpt_store_need(p), "%.2000s", (char *)f.bytes);
+    at = ids ? strstr(ids, in_exec) : NULL;
+    CHECK_MSG(at && printed_bytes(p, at + strlen(in_exec)) == exec, "%.2000s", (char *)f.bytes);
     free(f.bytes);
     rig_free(NULL, p, g, s);
 }
@@ -369,7 +380,8 @@ static void test_random(unsigned seed)
 int main(void)
 {
     test_texts();
-    test_printed();
+    test_printed(0);
+    test_printed(1);
     for (unsigned seed = 1; seed <= 6; seed++)
         test_own_memory(seed);
     for (unsigned seed = 1; seed <= (unsigned)check_tries(60); seed++)
