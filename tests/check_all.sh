@@ -6,8 +6,13 @@
 #     sh tests/check_all.sh all          and the rest of each kind: make check-all, before a release
 #     sh tests/check_all.sh NAME...      some; `sh tests/check_all.sh list` names all
 #
-# At the end stands what each took, beside what tests/budgets lets it take (tests/times.sh); too much is a failure.
-# The golden hash (tests/whole/test_hash.c) is part of most checks, so that a pass also means: the same bits.
+# The last table compares the time of each check with its budget in tests/budgets (tests/times.sh). A check above 1.3
+# times its budget fails. Most checks compute the golden hash (tests/whole/test_hash.c), so a pass also means equal bits.
+#
+# make check omits what a commit cannot have changed. A check that reads only some folders is skipped when these folders
+# are as they were at the commit that tests/last_full names, the last commit at which make check-all passed (skip_unless).
+# Random tests begin at a seed that depends on the commit, and one board of several is drawn by it (one_of), so different
+# commits test different cases. make check-all tests everything.
 W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
    -Wcast-align -Wundef -Wunused-function -Werror -I."
 B=build/check
@@ -50,6 +55,34 @@ looks_inside()          # does one of these tests include doors of src/?
     grep -qE "^#include \"(($floors)/|backend.h)" "$@"
 }
 
+# The number that random tests and one_of derive their choice from. To repeat a run of another commit, set SEED.
+SEED=${SEED:-$(printf '%d' "0x$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1)" 2> /dev/null || echo 1)}
+export SEED
+
+# one_of WORD...: prints one of the words, chosen by the commit; all of them in make check-all
+one_of()
+{
+    [ -z "$CHECK_ALL" ] || { echo "$*"; return; }
+    shift $((SEED % $#))
+    echo "$1"
+}
+
+# all_or_third N: prints N in make check-all, a third of N otherwise
+all_or_third()
+{
+    [ -z "$CHECK_ALL" ] && echo $((($1 + 2) / 3)) || echo "$1"
+}
+
+# skip_unless_changed PATH...: skips the check when none of these paths differs from the commit in tests/last_full.
+# Without git, without that commit, and when it is more than 60 commits old, the check runs.
+skip_unless_changed()
+{
+    full=$(cat tests/last_full 2> /dev/null)
+    [ -z "$CHECK_ALL" ] && [ -n "$full" ] && behind=$(git rev-list --count "$full..HEAD" 2> /dev/null) &&
+        [ "$behind" -le 60 ] && git diff --quiet "$full" -- "$@" 2> /dev/null || return 0
+    skip "unchanged since make check-all passed at $full: $*"
+}
+
 test_of()               # test_of NAME...: the files of these tests
 {
     for name; do
@@ -69,12 +102,15 @@ object()
     ) 9> "$object.lock"
 }
 
-# linked OUTPUT source options...: a program of public names, with what checks share: the plain object of $CC
+# The header as users compile it, with warnings as errors: the optimiser finds some that -fsyntax-only does not.
+# GCKPTI_WHOLE: a static function that nothing calls is a warning.
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_WHOLE -include tests/compile/whole.c
 }
+
+# linked OUTPUT source options...: a program of public names, linked with the object that checks share
 
 linked()
 {
@@ -89,6 +125,13 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
     shift
     object openmp $plain -fopenmp &&
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
+}
+
+# Without optimisation, with warnings as errors: debug links it, symbols reads it.
+asan="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+debug_object()
+{
+    object debug-gcc gcc -std=gnu99 -O0 -fno-pic $W "$@"
 }
 
 # rooms NAME compiler options...: $B/rooms-NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first.
@@ -134,16 +177,29 @@ tests_with()
     else
         object "$lib" "$@" && lib=$object
     fi || return 1
+    plan_check=$B/$(basename "$lib")-plan_check.o
+    case $lib in */rooms.a) plan_check=${lib%.a}-plan_check.o ;; esac
+    (
+        ! have flock || flock 9
+        [ "$plan_check" -nt gradckpt.h ] ||
+            { "$@" -O0 -I. -DGRADCKPT_IMPLEMENTED -DPLAN_CHECK_LINKED -c tests/compile/plan_check.c -o "$plan_check.$$" &&
+                mv "$plan_check.$$" "$plan_check"; }
+    ) 9> "$plan_check.lock" || return 1
     for test in $tests; do
         name=$(basename "$test" .c)
-        with="$lib -lm -lpthread -o $out-$name.exe"
+        with="-DPLAN_CHECK_LINKED $plan_check $lib -lm -lpthread -o $out-$name.exe"
         [ "$name" != test_ops ] || with="tests/ops/ref.c $with"
         part=$(echo "$some" | tr ' ' '\n' | sed -n "s/^${name#test_}://p" | tr ',' ' ')
         echo "== $name $part"
+        case ${name#test_} in   # most tests compute little themselves
+        accuracy | amx | bf16 | convolutions | kernels | numerics | ops | random | ranks* | recurrent | search | user_ops)
+            level_of_test= ;;
+        *) level_of_test=-O0 ;;
+        esac
         if looks_inside "$test"; then
-            "$@" -I. -Isrc -Itests "$test" $with
+            "$@" $level_of_test -I. -Isrc -Itests "$test" $with
         else
-            "$@" -I. -Itests "$test" -DGRADCKPT_IMPLEMENTED $with
+            "$@" $level_of_test -I. -Itests "$test" -DGRADCKPT_IMPLEMENTED $with
         fi && $run "$out-$name.exe" $part || return 1
     done
 }
@@ -161,11 +217,11 @@ exchange()
         $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }
 
-symbols_of()            # symbols_of NAME options...: symbols of the implementation built so, the object kept as NAME
+symbols_of()            # symbols_of NAME options...: prints the symbols of the implementation compiled with these options
 {
     name=symbols-$1
     shift
-    object "$name" gcc -std=c99 -O1 -fno-pic $W "$@" && nm "$B/$name.o"
+    object "$name" gcc -std=c99 -O0 -fno-pic $W "$@" && nm "$B/$name.o"
 }
 
 cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
@@ -176,6 +232,9 @@ cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
     [ -z "$1" ] || echo "$1nccl_ranks" "$1test_cuda_shim"
 }
 
+# what the jobs of devices read; what those of CUDA read
+device="src/api.h src/tables src/run src/ops src/store src/base src/num examples/mcu examples/packaging tests/firmware tests/packaging"
+cuda="gradckpt_cuda.cu src/api.h src/ops src/run tests/cuda"
 run_check()
 {
     case $1 in
@@ -200,14 +259,11 @@ run_check()
             -DNDEBUG; do
             echo "== $macros"
             can "$compiler" $macros || continue
-            how="-fsyntax-only tests/compile/implementation.c"
             case $1$macros in
-            # some warnings come from the optimiser
-            warnings-gcc) how="-DGCKPTI_WHOLE -O2 -c -o $B/$1.o tests/compile/whole.c" ;;
             warnings-gcc* | *-DGCKPT_SMALL) ;;
             *-D* | *-f* | *-m*) continue ;;
             esac
-            "$compiler" $lang $W $macros $how || return 1
+            "$compiler" $lang $W $macros -fsyntax-only tests/compile/implementation.c || return 1
         done
         newest=                 # of C++ also version 20, and the newest that this compiler knows
         for std in c++26 c++2c c++23 c++2b; do
@@ -231,19 +287,23 @@ run_check()
         *++) hash "$name" "$compiler" "$@" -x c++ ;;
         *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
         esac ;;
-    debug)                  # -O0, to debug: the golden hash of each instruction set, few bytes, not much longer than ever
-        for c in "gcc -std=gnu99" "gcc -std=gnu99 -mfma" "g++ -std=c++11 -x c++" "clang -std=gnu99" \
-            "clang++ -std=c++11 -x c++ -mfma"; do
+    debug)                  # -O0: the golden hash of each instruction set, the bytes of code, the time to compile
+        for c in "gcc -std=gnu99" $(one_of "clang++:-std=c++11:-x:c++:-mfma" "g++:-std=c++11:-x:c++" "gcc:-std=gnu99:-mfma" "clang:-std=gnu99"); do
+            c=$(echo "$c" | tr ':' ' ')
             echo "== $c"
             can $c || { echo "skip: no $c"; continue; }
-            object "debug-$(echo "$c" | tr -d ' ')" $c -O0 || return 1
+            if [ "$c" = "gcc -std=gnu99" ]; then
+                debug_object
+            else
+                object "debug-$(echo "$c" | tr -d ' ')" $c -O0
+            fi || return 1
             text=$(size "$object" | awk 'NR == 2 { print $1 }')
             echo "$text bytes"
             [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
             $plain -O0 -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
                 return 1
             [ "$(uname -m)" = x86_64 ] || continue
-            have=               # all that the processor has, lest those be left out whose bits are wrong
+            have=               # every instruction set of the processor: one with wrong bits would be missing
             ! grep -qsw avx2 /proc/cpuinfo || have="$have avx2"
             ! grep -qsw avx512bw /proc/cpuinfo || have="$have avx512"
             ! grep -qsw amx_bf16 /proc/cpuinfo || have="$have amx"
@@ -277,6 +337,8 @@ run_check()
         esac ;;
     avx512)                 # the kernels of AVX-512, its bf16 and AMX where the processor has AVX2, by cpu/avx512.h
         grep -qsw avx2 /proc/cpuinfo || skip "no AVX2"
+        ! grep -qsw amx_bf16 /proc/cpuinfo || ! grep -qsw avx512_bf16 /proc/cpuinfo || [ -n "$CHECK_ALL" ] ||
+            skip "this processor has them: make test runs the real instructions"
         can gcc -Werror -include tests/cpu/avx512.h || skip "no gcc for it"
         emulated="gcc -std=gnu99 -O1 -w -Wno-psabi -include tests/cpu/avx512.h -I. -Isrc -Itests"
         rooms wide $plain &&
@@ -300,12 +362,15 @@ run_check()
     plans-wide)
         tests=$(test_of plan search)
         shared=wide
-        some="plan:1,90 search:100001,200"
-        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 60 && $B/$1-test_plan.exe shapes 0 7 300 ;;
-    tests-wide | faults-wide)   # all cases and random tries of the tests that make test has a part of (check_tries;
-        tests=                  # test_plan's: plans-wide; other checks here make as few tries as make test)
-        some="core:wide fit:wide bf16:wide order:wide user_ops:wide offload:1,100 stage:1,12 threads:20000
-              ranks:wide ranks_random:1,60"
+        some="plan:1,15 search:100001,$(all_or_third 200)"
+        tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
+    tests-wide | faults-wide)   # the random tests of make test with other seeds, a third of their tries (check_tries)
+        tests=                  # each; all cases of two tests with many. make check-all: everything. See plans-wide, too
+        some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
+              ranks_random:$SEED,$(all_or_third 60)"
+        for test in $(one_of "core:wide order:wide" "fit:wide user_ops:wide" bf16:wide ranks:wide); do
+            some="$some $test"
+        done
         [ "$1" = tests-wide ] || some=ranks_faults:wide
         for test in $some; do
             tests="$tests $(test_of "${test%%:*}")"
@@ -313,12 +378,12 @@ run_check()
         for test in $([ "$1" = faults-wide ] || grep -l check_tries tests/*/test_*.c); do
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
         done
-        export TRIES=all
+        export TRIES=$([ "$CHECK_ALL" ] && echo all || echo third)
         shared=wide
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
-    cross-* | wide-cross-*)     # a few tests, and NEON's kernels; wide-cross-*: more
-        machine=${1#*cross-}
+    cross-* | wide-cross-*)     # the hash, save and load, a plan as C and as a file; wide-cross-*: more tests, and NEON's
+        machine=${1#*cross-}    # kernels
         emulator=qemu-${machine%%-*}
         options=
         case $machine in i686*) # runs here as it is
@@ -328,18 +393,16 @@ run_check()
         need "$machine-gcc" "$emulator"
         set -- "$1" "$machine-gcc" -static -std=gnu99 $options
         run=$emulator
-        hash "$@" -O1 || return 1
-        case $1 in
-        wide-*) tests=$(test_of save table numerics alloc golden bf16 kernels) ;; # C's kernels, or NEON's
-        *aarch64*) tests=$(test_of kernels bf16) ;;                              # NEON's
-        *s390x*) tests=$(test_of save table) ;;                                  # the other byte order
-        *) tests=$(test_of save) ;;
-        esac
-        some="bf16:quick kernels:1"
         level=-O1
-        tests_with "$@" -O2 || return 1
+        case $1 in
+        wide-*)
+            tests=$(test_of hash save table numerics alloc golden bf16 kernels)
+            some="bf16:quick kernels:1" ;;
+        *) tests=$(test_of hash) ;;
+        esac
+        tests_with "$@" -O1 || return 1
         linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
-            "$emulator" "$B/$1" plans | cmp - "$B/$1-plans.txt" || return 1
+            "$emulator" "$B/$1-test_hash.exe" plans | cmp - "$B/$1-plans.txt" || return 1
         # plans made here run there: as a constant and as a file; the machines write the same of both
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         linked "$1-here" $firmware/host.c && "$B/$1-here" run > "$B/$1-want" &&
@@ -352,15 +415,16 @@ run_check()
             "$emulator" "$B/$1-there" file | cmp - "$B/$1-plan" &&
             "$emulator" "$B/$1-there" c small | cmp - "$B/$1-small.h" || return 1
         exchange "$@" -O1 || return 1
-        case $machine in s390x*)    # by -std=c99 floats are doubles there: refused, and what to do gives the bits
+        case $1 in *cross-s390x*)       # by -std=c99 floats are doubles there: refused, and what to do gives the bits
             set -- "$1" "$machine-gcc" -static -std=c99
             ! "$2" -std=c99 -I. -fsyntax-only tests/compile/implementation.c 2> "$B/$1-said" &&
                 grep '#error.*on s390x use -fexcess-precision=fast or -std=gnu99' "$B/$1-said" || return 1
-            hash "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;;
+            case $1 in wide-*) hash "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;; esac ;;
         esac ;;
     # ---- small compilers and other systems; files exchanged with them; on Windows one of more than 4 GiB ----
-    port-*)
-        port=$1
+    port-* | wide-port-*)       # wide-port-*: numerics and files, too
+        check=$1
+        port=${1#wide-}
         case $port in
         port-tcc) set -- tcc -Wall -Werror ;;
         port-musl) set -- musl-gcc -static -std=gnu99 -O1 ;;
@@ -384,8 +448,9 @@ run_check()
 #include "gradckpt.h"
 small FAR at[] = { sizeof(hyper) };
 END
-        tests=$(test_of hash numerics save files)
-        tests_with "$port" "$@" && hash "$port-hash.exe" "$@" && exchange "$port" "$@" || return 1
+        tests=$(test_of hash)
+        case $check in wide-*) tests=$(test_of hash numerics save files) ;; esac
+        tests_with "$check" "$@" && exchange "$check" "$@" || return 1
         [ $port = port-mingw ] || return 0
         "$@" -I. tests/large.c -o $B/large.exe && ${CC:-cc} -std=gnu99 -O1 -I. tests/large.c -o $B/large &&
             truncate -s "$($B/large make $B/large.st)" $B/large.st && $B/large end $B/large.st &&
@@ -419,33 +484,22 @@ END
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
-    parts)                  # each part left out, all, and usual sets (docs/parts.md)
+    parts)                  # each part left out compiles; three sets train (docs/parts.md). make check-all: all train
         need gcc nm size
-        sh tests/compile/parts.sh check ;;
+        plain_object && sh tests/compile/parts.sh check "$object" ;;
     # ---- symbols and macros ----
-    symbols-prefix)
+    symbols)                # exported names, no writable data, what it links to; static; what a device must bring
         need gcc nm
-        symbols_of plain > $B/$1.txt || return 1
-        ! awk '$(NF-1) ~ /^[A-TV-Z]$/ && $NF !~ /^gckpt_/' $B/$1.txt | grep . ;;
-    symbols-no-writable)
-        need gcc nm
-        symbols_of plain > $B/$1.txt || return 1
-        ! awk '$(NF-1) ~ /^[BbDdCcGgSs]$/' $B/$1.txt | grep . ;;
-    symbols-static)
-        need gcc nm
-        symbols_of static -DGCKPT_STATIC > $B/$1.txt || return 1
-        ! awk '$(NF-1) ~ /^[A-TV-Z]$/' $B/$1.txt | grep . ;;
-    symbols-device)         # what a device must bring: memcpy, strcmp and the like
-        need gcc nm
+        debug_object && nm "$object" > $B/$1.txt || return 1
+        ! awk '$(NF-1) ~ /^[A-TV-Z]$/ && $NF !~ /^gckpt_/ || $(NF-1) ~ /^[BbDdCcGgSs]$/' $B/$1.txt | grep . || return 1
+        ! grep -E ' U (exit|abort|_exit|printf|puts|fprintf|fmaf?|expf?|logf?|powf?|tanhf?|erff?|sinf?|cosf?)$' \
+            $B/$1.txt || return 1
+        symbols_of static -DGCKPT_STATIC -Wno-unused-function > $B/$1.txt || return 1
+        ! awk '$(NF-1) ~ /^[A-TV-Z]$/' $B/$1.txt | grep . || return 1
         { symbols_of device -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP &&
             symbols_of small -ffreestanding -DGCKPT_SMALL; } > $B/$1.txt || return 1
         ! awk '$(NF-1) == "U" && $NF !~ /^(mem(cpy|set|move|cmp|chr)|str(len|cmp|chr)|_GLOBAL_OFFSET_TABLE_)$/' \
             $B/$1.txt | grep . ;;
-    symbols-no-exit)
-        need gcc nm
-        symbols_of plain > $B/$1.txt || return 1
-        ! grep -E ' U (exit|abort|_exit|printf|puts|fprintf|fmaf?|expf?|logf?|powf?|tanhf?|erff?|sinf?|cosf?)$' \
-            $B/$1.txt ;;
     macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_
         need gcc
         for set in "" -DGRADCKPT_IMPLEMENTATION "-DGRADCKPT_IMPLEMENTATION -DGCKPT_SMALL"; do
@@ -465,14 +519,18 @@ END
         ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
     firmware)               # what make test does, and a device whose functions stand open: which are linked?
+        skip_unless_changed $device
         plain_object && LINKED="$plain -DGRADCKPT_IMPLEMENTED -I. $object" WHOLE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-wide)          # make test does some of it
         WIDE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-clang)
         need clang clang++
         WIDE=1 CC=clang CXX=clang++ sh tests/firmware/test_firmware.sh ;;
-    mcu)                    # firmware on the boards of QEMU that are here, to the bits of this machine
-        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/firmware/test_mcu.sh ;;
+    mcu)                    # firmware on a board of QEMU, to the bits of this machine. make check-all: on all boards
+        skip_unless_changed $device
+        boards=$(one_of mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt)
+        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" BOARDS="$boards" LEVELS="${CHECK_ALL:+O2 O3}" \
+            sh tests/firmware/test_mcu.sh ;;
     power)                  # make test cuts off each operation in one of four ways
         ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/examples/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
@@ -502,8 +560,7 @@ END
             done
         fi
         some="kernels:10 bf16:quick"
-        set -- "$1" "$c" -std=gnu99 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
-            -fno-sanitize-recover=all
+        set -- "$1" "$c" $asan
         tests_with "$@" || return 1
         name=$1
         shift
@@ -569,9 +626,12 @@ END
     # ---- the programs ----
     packaging)              # make install, make dist, and a program that takes them by five tools
         sh tests/packaging/test_packaging.sh $B/$1 ;;
-    boards)                 # make boards, and each archive by its own tool; sketches and examples in QEMU
-        plain_object && export LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" &&
-            sh tests/packaging/test_boards.sh $B/$1 && sh tests/packaging/test_modules.sh $B/$1-modules ;;
+    boards)                 # make boards, and an archive by its own tool; a sketch in QEMU. make check-all: all of them
+        skip_unless_changed $device
+        tools=$(one_of arduino platformio modules)
+        plain_object && export LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" || return 1
+        case $tools in *arduino* | *platformio*) TOOLS=$tools sh tests/packaging/test_boards.sh $B/$1 || return 1 ;; esac
+        case $tools in *modules*) sh tests/packaging/test_modules.sh $B/$1-modules ;; esac ;;
     mpi)                    # several processes, by OpenMPI
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
@@ -700,11 +760,12 @@ END
         done ;;
     cuda-asan | cuda-asan-wide) # the latter: all of its tests
         need g++ make
+        skip_unless_changed $cuda
         can g++ -fsanitize=address,undefined || skip "no sanitizers"
         a="-fsanitize=address,undefined $(grep -qsw fma /proc/cpuinfo && echo -mfma)"
         g++ -std=c++17 -O1 -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
             -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
-        rooms cuda-asan-rooms gcc -std=gnu99 -O1 $a -fno-sanitize-recover=all || return 1
+        rooms asan-ubsan-gcc gcc $asan || return 1
         for test in $(cuda_tests ""); do
             case $1$test in cuda-asancuda_fast | cuda-asancuda_methods) continue ;; esac
             echo "== $test"
@@ -721,6 +782,7 @@ END
             ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_LAZY=1 $B/$1-nccl ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
+        skip_unless_changed $cuda
         sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu
         ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
         g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
@@ -731,6 +793,7 @@ END
             grep 'self-test: products and sums are contracted; compile gradckpt_cuda.cu by nvcc -fmad=false' $B/$1.txt ;;
     cuda-nvcc-*)            # no warning; no spills in products, convolutions, cells and attention; every operation of exact mode is .rn
         need nvcc
+        skip_unless_changed $cuda
         arch=${1#cuda-nvcc-}
         mkdir -p "$B/$1"
         began=$(date +%s)
@@ -788,7 +851,7 @@ warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
-symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
+symbols
 fast-math-refused power firmware no-heap nccl macros parts house contract long"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
@@ -800,6 +863,7 @@ hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_NO_FAS
 hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
 kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
+wide-port-mingw wide-port-musl wide-port-wasm wide-port-tcc
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
 cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
 
@@ -836,8 +900,10 @@ table=show
 case $* in
 '' | all)
     table=table
+    [ -z "$1" ] || export CHECK_ALL=1
     set -- $all ${1:+$more} ;;
 esac
+echo "seed $SEED"
 [ -n "$TIMES_BEGUN" ] || sh tests/times.sh clear # or .ci/run did, before make test
 printf '%s\n' unit "$@" unit | xargs -P "$JOBS" -I NAME sh "$0" --one NAME | tee $B/result.txt
 sh tests/times.sh $table > $B/times.txt || echo "FAIL times: see FAIL in the table" >> $B/result.txt
@@ -847,5 +913,8 @@ p=$(grep -c '^pass ' $B/result.txt)
 f=$(grep -c '^FAIL ' $B/result.txt)
 s=$(grep -c '^skip ' $B/result.txt)
 [ "$s" -eq 0 ] || echo "$s skipped"
+if [ -n "$CHECK_ALL" ] && [ "$f" -eq 0 ] && git diff --quiet HEAD 2> /dev/null; then
+    git rev-parse HEAD > tests/last_full # of all files as committed: what later commits did not change need not run again
+fi
 echo "check: $p passed, $f failed"
 [ "$f" -eq 0 ] && [ "$p" -gt 0 ]

@@ -10,9 +10,9 @@
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly mobilenet"
-boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
+boards=${BOARDS:-mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt}
 level=Os                              # of optimisation; others are tried
-levels="O2 O3"                        # here,
+levels=${LEVELS-O2 O3}                # here,
 level_boards="mps2-an386 mps3-an547"  # there,
 level_jobs=${SHOW:+${jobs% mobilenet}} # and with these jobs, for the table all whose weights leave flash for -O3's code
 level_jobs=${level_jobs:-microgpt}

@@ -135,7 +135,9 @@ figures()               # of the README, in KB, rounded up: RAM with the stack, 
         printf "takes %d KB of RAM, 3 of them for the stack, and %d KB of flash", ram, ($1 + $2 + 999) / 1000 }')
     echo "Blink $takes" && tr '\n' ' ' < "$library/README.md" | grep -F "Blink $takes"
 }
-if have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
+# TOOLS: the tools that build sketches, both if empty
+tools() { case " ${TOOLS:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
+if tools arduino && have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
     for sketch in $sketches; do
         check "Arduino: $sketch by arduino-builder, in QEMU" by_builder "$sketch"
     done
@@ -198,7 +200,7 @@ by_pio()                # by_pio SKETCH
         in_qemu "$work/pio/$1/.pio/build/mps2/firmware.elf" "$1"
 }
 have_scons() { python3 -c 'import platformio, SCons' 2> /dev/null || { echo "skip: no SCons beside pio" && false; }; }
-if have pio && have_scons; then
+if tools platformio && have pio && have_scons; then
     export GRADCKPT_ARCHIVE="file://$boards/gradckpt-platformio-$version.tar.gz"
     export PLATFORMIO_CORE_DIR="$work/pio/core" PLATFORMIO_SETTING_ENABLE_TELEMETRY=no
     export PLATFORMIO_SETTING_CHECK_PLATFORMIO_INTERVAL=9999 PLATFORMIO_SETTING_CHECK_PRUNE_SYSTEM_THRESHOLD=0
