@@ -173,164 +173,19 @@
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
  *
- * 5. The numeric contract (version GCKPT_CONTRACT; a change of any line below is a new version)
- *    Everything is IEEE-754 binary32 with round to nearest even, except sums of losses and of the
- *    gradient norm, which are binary64. The compiler may not contract, reorder or flush subnormals.
- *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
- *       emulation elsewhere. A product that feeds an addition is always an fma. Some are rounded
- *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
- *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
- *       A byte that is fed becomes fma(byte, scale, shift) (gckpt_from_u8).
- *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials; docs/contract.md has
- *       them, step by step, and all that stands "there" below. sqrt and division are correctly
- *       rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is log(u) * (x / (u - 1)) of u
- *       = 1 + x, or x where u is 1; softplus max(x, 0) + that of exp(-|x|). gckpt_pow multiplies
- *       for exponents 1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), as in softmax.
- *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
- *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
- *       (Vectorising and tiling go over rows and columns, never over k.)
- *    d. A reduction within a row uses 32 lanes: lane i takes elements i, i+32, ... in order,
- *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
- *       the lane.
- *    e. A reduction over rows goes row by row. Gradients of a bias, a gain and whatever
- *       broadcasting repeats are compensated sums (Kahan 1965), from +0 or what is there, with a
- *       low part l from +0 beside each sum s: y = x - l, t = s + y, l = (t - s) - y, s = t;
- *       products x are rounded first. So rows cost no digits (but past an infinity there is NaN).
- *       Those of matrix products' weights and embed's tables are plain chains (l would double
- *       their memory). Sums and low parts go on through all micro-batches of a step; with the step
- *       the low part is forgotten. Where a batch is cut into leaves (desc.leaves G), row r of a
- *       step is in leaf floor(r G / desc.batch), of a forward of n rows in floor(r G / n). Each
- *       leaf, one without rows, too, has sums and low parts of its own, from +0; within it the
- *       uses of a tensor in the batch are added up (f.), then leaves are, plainly, by a binary
- *       tree, the lower one first: 0 and 1, 2 and 3, .., then these sums. One leaf is the chain
- *       itself. The sum of a loss is a binary64 chain over a leaf's rows, and the same tree; its
- *       gradient is (float)(weight * N / own count), a regulariser's own count being 1. So the
- *       batch may be cut into micro-batches anywhere, and leaves be computed by any number of
- *       processes.
- *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
- *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
- *       that repeats a tensor of the same op computes apart and is added. What does not depend on
- *       the batch (parameters, functions of parameters) has one accumulator per use, started at +0;
- *       they are added once a step, those of users that depend on the batch first, each group in
- *       reverse order (uses by one op ascending).
- *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
- *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
- *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
- *       norm > clip. The optimisers' formulas: r.
- *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
- *       what is there by then; of a row with a length, those behind it are not seen. Scores are
- *       chains over the head size from +0, then times 1/sqrt(head size); what a query does not see
- *       does not count, whatever it holds; a window leaves the last so many of keys 0..S-T+t.
- *       With a cap a score is cap * tanh(q k * (scale / cap)), and its gradient is multiplied,
- *       before p, by fma(-y, y, 1), y = score * (1 / cap); capped logits (scale 1) the same.
- *       Keys are taken in tiles of 64 (keys 64i to 64i + 63, from the tile of the window's first
- *       key on; a key's lane is its place in the tile): new maximum, sum = fma(sum, exp(old - new),
- *       the tile's sum by d.), output times exp(old - new), then its chains over keys ascending.
- *       At the end output / sum. The backward uses exp(s - (maximum + log(sum))); its chains run
- *       over keys (queries) ascending, those of keys that heads share over one head's queries after
- *       the other's (in l., too: blocks are cut anew at each head; only the last result is
- *       rounded). While the maximum is -inf, 0 is subtracted instead; a sum that is 0 in the end
- *       counts as 1 and its maximum as 0: where all scores are -inf, or there are no keys, all
- *       probabilities are 0. So too in softmax and i.
- *    i. Cross-entropy: classes come in chunks of 1024 with the same online maximum and sum; a row's
- *       loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) - log(sum)); linear
- *       + cross-entropy returns these bits. With s_j that loss for target j: smoothed by e it is
- *       fma(e / V, sum of s by d., (1 - e) * s_target); against soft targets, fma(t_j, s_j, lane)
- *       by d. where t_j is not 0. Losses of elements are products a b (there), by d. as fma(w a, b,
- *       lane), w being the weight. A row's weight multiplies loss and gradient's scale. A weight of
- *       0 leaves out what is behind it; its gradient is the sum of that by d., unweighted.
- *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
- *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
- *       bits / 2^24; kept when u >= p. Initial values: there.
- *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
- *       little-endian 32-bit words, every NaN as 0x7fc00000.
- *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16,
- *       but not what is fed, nor its gradient: an op computes in binary32 from what is kept, and
- *       each result is rounded, a gradient after each contribution; to nearest even, subnormals to
- *       zeros of their sign. Factors of matrix products (linear, matmul, linear + cross-entropy)
- *       are rounded first if they are not bf16 (weights, feeds, gradients of logits). An element
- *       starts as in c., but its links, ascending, are cut into blocks of 32 from the first one on;
- *       the last block may have fewer. A block is two chains of fma, each from +0, one over its
- *       first, third, fifth .. link, one over its second, fourth ..; then s = first + second, and
- *       the element becomes element + s. In each of these operations subnormal operands are zeros
- *       of their sign, and so are results less than 2^-126 in size after they were rounded to 24
- *       bits as if exponents had no lower limit.
- *       Where the links are rows of a batch (the gradient of a weight, or of a matmul's b that
- *       serves all leading indices), blocks are cut anew at each entry of x's first axis: it has T
- *       links, all axes between the first and the last; where a matmul's b has matrices of its own,
- *       T are a matrix's rows. If T < 32 they are no blocks but one chain from the element on, all
- *       links of all entries, each flushing as above.
- *       Attention's chains are such elements, from the first key (query) on: q, k, v, the gradient
- *       that comes in, exponentials (once they are summed) and ds are factors, rounded to nearest.
- *       What is not seen takes no part, but keeps its place in its block; an element of the output
- *       (before it is divided) or of a gradient that ends as a zero ends as +0.
- *       Weights, their gradients, optimiser state, aux and losses stay binary32, as does what
- *       depends on parameters only; fetched tensors are rounded, but kept as floats.
- *       BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off: keyed by the seed;
- *       counter = global element index c / 8, s, step from 0; the low (c even) or high half of word
- *       c / 2 % 4; s = 2^31 + 9 id of the op that computes it, + 1 + i in what it sends to input i.
- *       Factors are rounded to nearest here, too. So the bits are the same for any plan, split,
- *       thread count and processor (bf16 instructions run only where they pass a test against the
- *       emulation). Linear + cross-entropy never rounds its logits.
- *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
- *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
- *       of device and version of the kernels the bits are the same for any plan, and for any split
- *       whose micro-batches are multiples of the kernels' tile along tokens (16 in
- *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
- *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
- *       An attention's query that sees a value which is not finite may get NaN for an infinity.
- *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
- *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even
- *       within -127..127, or 0 where that is 0. I4 as (float)(half - 8) * scale, exact; half - 8 =
- *       x / scale to nearest even within -8..7. Of a block's first greatest |x|, m: scale is that
- *       of m / -8, m / -7.625, m / -8.25, m / -8.5, m / -8.75, m / -9, each rounded to binary32
- *       (none beyond 65504), then to binary16, whose values are off by the least: the binary32
- *       differences squared in binary64, added by halves (i and i + 16, then i and i + 8, ..); of
- *       equal ones the first. A scale of 0 is +0, and has quotients 0.
- *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
- *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
- *       steps of the stride, then the channels they come from; dw over rows, then the places of the
- *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
- *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
- *    p. Recurrent layers go from step to step by the formulas there, from what is not rounded (l.);
- *       the backward from what is kept, h and c. h wh are chains over the units before, ascending,
- *       from the bias or +0 (lstm: from x wx), the gradient of h chains over the gates, those of wh
- *       over the batch's rows and, in a row, its steps; no factor is rounded to bf16. A first state
- *       that is not given is +0, and takes part.
- *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
- *       other, then over a group's channels by d. (there). A mean is first + sum(x - first) / N,
- *       first being the group's first value, so that equal values are exactly 0 when it is taken
- *       away. Of max and max pools the first greatest counts, or the first NaN; average pools are
- *       chains over the taps, upsample too (there). What is measured for running statistics is
- *       summed up as e., weighted by rows; their update, v = fma(m, s / (float)R, fma(-m, v, v)),
- *       has the step's rows R, times its uses, for N.
- *    r. Formulas, where a. to q. leave a choice. g is the gradient that comes in, y the result;
- *       sums are those of d. What is written g * slope is an fma where it adds (f.); g where x was
- *       taken and +0 elsewhere for relu (y > 0, as leaky_relu asks; -0 and NaN stay in y), clamp,
- *       where; max's and a slice's add nothing elsewhere. Of equal ones maximum and minimum take a;
- *       where one is NaN, both get g. What reads a reshape adds to what it is a view of.
- *       Slopes: tanh fma(-y, y, 1); sigmoid fma(-y, y, y); softplus 1 - exp(-y) (there); silu, x /
- *       (1 + exp(-x)), fma(x p, 1 - p, p) of p = sigmoid; exp y; reciprocal -(y y); pow e * x^(e -
- *       1); sin, cos: cos, -sin. gelu, gelu_erf: there. No products: log g / x, sqrt g / (2 y), a
- *       of a / b g / b; b's slope is -(a / b) / b. softmax y * (g - sum(g y)), log_softmax
- *       fma(-exp(y), sum(g), g), mean g / n; dropout's factor is 1 / (1 - p).
- *       Layernorm of n: m = first + sum(x - first) / n, e = x - m, d = e - sum(e) / n, r =
- *       rsqrt(sum(d d) / n + epsilon), h = d r, y = fma(h, gain, bias), h gain, or fma(d, r, bias);
- *       dx = r * fma(-h, sum(u h) / n, u - sum(u) / n), u = g gain. Rmsnorm: d = x, and no sum(u).
- *       Group norm as layernorm but for q.; there sums over places are of g and of g h, and the
- *       gain multiplies those, by d.
- *       Attention: ds = (p (dp - sum(g y))) * scale, sum(g y) over a head, scale 1 / sqrt(head
- *       size) or the given one. Rotary (angles: there): fma(x1, cos, -(x2 sin)) and fma(x2, cos, x1
- *       sin). Average pools: chain / K; the gradient adds g / K from places ascending.
- *       Losses: dlogits = scale * (p - 1 or 0); smoothed p - e / V, at the target p - (e / V + (1 -
- *       e)); soft fma(sum(t), p, -t), and s_j of t_j; rows of weight 0, no target add nothing. Rows
- *       of losses of elements (d.) are entries of the batch; (slope * weight) * scale, of slopes 2
- *       d, Huber's d or +-delta, 1 / (1 + exp(-x)) - t and -x of binary cross-entropy, whose loss
- *       is 1 * (fma(-x, t, max(x, 0)) + log(1 + exp(-|x|))). A cap's slope comes before scale.
- *       Updates, b = fma(-(lr decay), w, w): SGD fma(-lr, g, b); momentum m = fma(mu, m, g),
- *       fma(-lr, m, b); AdamW m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)), w =
- *       fma(-(float)(lr / (1 - b1^step)), m / (sqrt(v * (float)(1 / (1 - b2^step))) + eps), b),
- *       what is cast being binary64.
+ * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
+ *    docs/numerics.md has its rules, clauses a to r: "5l" in comments and texts is clause l there.
+ *    Everything is IEEE-754 binary32, round to nearest even, except sums of losses and of the
+ *    gradient norm, which are binary64; exp, log, tanh, .. are polynomials of this header's.
+ *    Each sum has one order: an element of a product is one chain of fma over k ascending, a sum
+ *    within a row has 32 lanes, a sum over rows goes row by row and on from micro-batch to
+ *    micro-batch (with desc.leaves by a binary tree over leaves); biases' and gains' are
+ *    compensated. So no plan, budget, micro-batch, number of threads or ranks, compiler or
+ *    processor changes a bit of weights, losses, norms or state. bf16 plans keep this with rules
+ *    of their own; GCKPT_BF16_FAST does for plans, on one kind of device. Dropout and initial
+ *    values depend on seed, step and element alone.
+ *    The guarantee ends at the program's own arithmetic: compile code that computes inputs with
+ *    -ffp-contract=off, or else a compiler fuses its products and sums on one target only.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + copies of
@@ -423,15 +278,9 @@
  *    fetched, or reads a parameter that is staged. Where a run begins and ends is chosen by bytes
  *    alone: the cut into ops and runs with the fewest. gckpt_plan_op says "bands" of its last op.
  *
- *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
- *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
- *    computing it again, if that has less work (desc.offload_work). An offload stands behind the
- *    forward that made the value, a reload before its reader. What is proven holds for schedules
- *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
- *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
- *    uses). desc.offload_beside: copies run beside what is computed; work is a time, then, reloads
- *    stand ahead of their readers, and a hold says until where what is being offloaded keeps its
- *    bytes. docs/offload.md has figures.
+ *    With slower memory (desc.offload_bytes: the host's, a file, a chip) a plan may also copy a
+ *    value there and back instead of computing it again, if that has less work
+ *    (desc.offload_work), and overlap it with computation (desc.offload_beside): docs/offload.md.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
@@ -513,19 +362,10 @@
  *    (examples/mpi.h, nccl.h). gckpt_step then takes the rows of all ranks as its `rows` and is
  *    fed this rank's (gckpt_plan_share). A rank owns whole leaves (5e), so weights, losses and
  *    norms are, to the bit, those of one process with as many leaves, whatever the number of ranks,
- *    shards, plan and micro-batches. Take micro-batches that divide a leaf: larger ones are never
- *    full, but their bytes are planned. With shards (gckpt_shard) bytes are those of the largest
- *    share; values that are cut are gathered by the FORWARD of a parameter, planned like any value
- *    by desc.link_work. Exchanges run beside the instructions that follow: REDUCE's up to the next
- *    one, a gather's up to its first reader, which desc.link_beside puts it ahead of.
- *    Streaming: each rank adds its own rows, all begin and end; not with values cut. A forward
- *    with leaves shares its rows among ranks; with one leaf all ranks run all rows, as caches
- *    need. What one rank refuses, or its progress callback cancels, ends the step on all of them
- *    with its text, before anything is changed. A step of several ranks cannot be left: run it to
- *    its end. Where a rank dies or hangs the others end with E_PEER after gckpt_ranks.timeout, and
- *    begin again from what gckpt_ranks_save saved (an index, and beside it a file of each rank:
- *    keep them together), on as many ranks as there are now. docs/distributed.md has the design,
- *    and what it costs.
+ *    shards, plan and micro-batches. A rank that fails or is cancelled ends the step on all ranks,
+ *    with its text, before anything is changed; if one dies or hangs the others end with E_PEER
+ *    after gckpt_ranks.timeout, and begin again from a checkpoint (gckpt_ranks_save).
+ *    docs/distributed.md has the design, bytes, shards, streaming, and what it costs.
  */
 
 #ifndef GRADCKPT_H

@@ -40,7 +40,7 @@ async function searches() {
 }
 
 async function looks() {
-  const shots = [['top', ''], ['ops', '#gckpt_conv2d'], ['struct', '#gckpt_plan_desc'], ['manual', '#manual-5c'],
+  const shots = [['top', ''], ['ops', '#gckpt_conv2d'], ['struct', '#gckpt_plan_desc'], ['manual', '#manual-9'],
     ['switches', '#GCKPT_NO_SEARCH'], ['found', 'loss']];
   for (const [width, height, device] of [[1280, 900, 'desktop'], [390, 844, 'phone']])
     for (const dark of [false, true])

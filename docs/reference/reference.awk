@@ -22,7 +22,8 @@ function link(name, shown,    at)
         return "<a href=\"#" at "\">" shown "</a>"
     return shown
 }
-# Names of the header lead to where they stand; so do "manual, 5c" and files of the repository.
+# Names of the header lead to where they stand; so do "manual, 9" and files of the repository; "manual, 5c" leads to
+# docs/numerics.md.
 function linked(s, code,    out, word, before)
 {
     out = ""
@@ -33,6 +34,8 @@ function linked(s, code,    out, word, before)
         s = substr(s, RSTART + RLENGTH)
         if (before ~ /[A-Za-z0-9_]/)
             out = out escape(word)
+        else if (word ~ /^manual.*[a-z]$/)
+            out = out "<a href=\"../../docs/numerics.md\">" word "</a>"
         else if (word ~ /^manual/)
             out = out "<a href=\"#manual-" substr(word, 9) "\">" word "</a>"
         else if (word ~ /\//)
@@ -505,7 +508,7 @@ function emit_api(    i, j, lead)
     }
     print "</section>"
 }
-# ---- the manual: sections, lettered rules, switches, code ----
+# ---- the manual: sections, switches, code ----
 function end_text()
 {
     if (open_text == "pre")
@@ -546,10 +549,7 @@ function emit_manual(    i, s, chapter, name, word, before, list)
             held = trim(substr(trim(s), length(name) + 1))
         } else if (open_text == "switch" && s ~ /^          /)
             held = held " " trim(s)
-        else if (s ~ /^   [a-z]\. /) {
-            begin_text("rule", "<p class=\"rule\" id=\"manual-" chapter substr(s, 4, 1) "\">")
-            held = trim(s)
-        } else if (s ~ /^       / && chapter != 4) {
+        else if (s ~ /^       / && chapter != 4) {
             if (open_text != "pre")
                 begin_text("pre", "<pre>")
             print linked(substr(s, 8), 1)

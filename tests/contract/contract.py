@@ -1,4 +1,4 @@
-"""The numeric contract (manual, 5) again, from its text alone, in Python with numpy.
+"""The numeric contract (docs/numerics.md) again, from its text alone, in Python with numpy.
 
 Arrays are float32. What a gradient adds to what is there comes as one of the classes Value, Product, Some, Chain and
 Sums: a sum may store, add, or go on, and the bits depend on which (5a, 5c, 5e, 5f).

@@ -1,4 +1,4 @@
-"""exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/contract.md, which the manual (5b) names."""
+"""exp, log, pow, tanh, erf, sin, cos and rotary's angles, from docs/contract.md, which docs/numerics.md (b) names."""
 import numpy as np
 from contract import F, D, f32, fma, philox, rounded
 

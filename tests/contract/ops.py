@@ -1,4 +1,4 @@
-"""Each op of the manual, forward and backward (contract.py has what they are made of)."""
+"""Each op of docs/numerics.md, forward and backward (contract.py has what they are made of)."""
 import math
 import numpy as np
 from contract import *
