@@ -24,7 +24,8 @@ BLAS := -DGCKPT_OPENBLAS $(shell pkg-config --cflags openblas 2>/dev/null)
 BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
 endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
+# What programs compute themselves has the same bits everywhere, too: no product is fused with a sum.
+COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I.
 # A program of public names sees the API alone (build/api/gradckpt.h) and is linked with build/gradckpt.o, the bodies
 # (GRADCKPT_IMPLEMENTED: these are elsewhere). A test that looks inside includes doors of src/ and is linked with what the
 # files there give, each compiled by itself. A change in a file of src/ compiles that file, and what is put together.
@@ -486,7 +487,7 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h 
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # By mpicc.
-MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
+MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
@@ -549,7 +550,7 @@ install: build/libgradckpt.a
 	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" \
 	    'examples=$${prefix}/share/gradckpt/examples' '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
-	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
+	    'Version: $(VERSION)' 'Cflags: -I$${includedir} -ffp-contract=off' \
 	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP) $(BLAS_LIBS))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
 	printf '%s\n' 'get_filename_component(gradckpt_here "$${CMAKE_CURRENT_LIST_DIR}" REALPATH)' \
 	    "set(gradckpt_root \"$$root\")" 'set(gradckpt_archive "$${gradckpt_here}/../../libgradckpt.a")' \

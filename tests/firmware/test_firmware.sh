@@ -254,4 +254,44 @@ sed 's/SIZE_MAX \/ 16 < [0-9]*/SIZE_MAX \/ 16 < SIZE_MAX/' "$work/small.h" > "$w
 check "so does one that is too large" fails_saying "too large for this machine" $CC -std=c99 $include -UTABLE \
     '-DTABLE="huge.h"' -fsyntax-only tests/firmware/device.c
 
+# ---- files that users copy: no compiler fuses what a program computes itself, and of two plans in one file only those
+# parts are left out that both can do without ----
+for file in examples/packaging/cmake/gradckptConfig.cmake examples/packaging/meson/meson.build \
+    examples/packaging/esp-idf/CMakeLists.txt examples/packaging/zephyr/zephyr/CMakeLists.txt \
+    examples/packaging/arduino/examples/*/*.ino README.md docs/device.md docs/training.md; do
+    check "$file: products and sums are not fused" grep -q 'fp-contract=off' "$file"
+done
+check "so in pkg-config" sh -c "MAKEFLAGS= make -n install | grep -q 'Cflags: .*-ffp-contract=off'"
+copied=$work/copied
+cp -R examples/mcu/minimal "$copied"
+commands() { MAKEFLAGS= make -nB -C "$copied" GRADCKPT="$PWD" "$@"; }
+options() { commands "$1" | sed -n '/gcc \|cc /,/ main\.c /p' | tr ' ' '\n' | grep -E '^-(O|std=|m|f)'; }
+printf 'float data(float a, float b, float c);\nfloat data(float a, float b, float c) { return a * b + c; }\n' > "$work/data.c"
+unfused()               # unfused COMPILER option...: the product and the sum are two instructions
+{
+    "$@" -S -o "$work/data.s" "$work/data.c" && ! grep -iE 'v?fn?m(add|la|a)' "$work/data.s"
+}
+for compiler in "$CC -mfma" "$CC" aarch64-linux-gnu-gcc "arm-none-eabi-gcc -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16"; do
+    $compiler -O2 -std=gnu99 -c "$work/data.c" -o "$work/data.o" 2> /dev/null || continue # neither is everywhere
+    check "minimal computes the same data: $compiler" unfused $compiler $(options host) -O2
+    check "minimal's firmware does: $compiler" unfused $compiler $(options build/minimal.elf | grep -v '^-m')
+    check "so do the examples: $compiler" unfused $compiler \
+        $(MAKEFLAGS= make -nB build/quickstart | grep ' examples/quickstart\.c' | tr ' ' '\n' | grep -E '^-(O|std=|f[^o])')
+done
+listed() { sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort; }
+leaves_out()            # leaves_out FILE: minimal's Makefile, those parts
+{
+    commands host | grep -o 'GCKPT_NO_[A-Z0-9]*' | sort | diff - "$1"
+}
+listed "$copied/plan.h" > "$work/parts1"
+listed "$work/small6.h" > "$work/parts6"
+comm -12 "$work/parts1" "$work/parts6" > "$work/parts"
+check "two plans have parts that only one needs" test -s "$work/parts" -a \
+    "$(cat "$work/parts1" "$work/parts6" | sort -u | wc -l)" -gt "$(wc -l < "$work/parts")"
+check "one plan: its parts are left out" leaves_out "$work/parts1"
+grep '^ \* It runs with\|, printed by gckpt_plan_c: ' "$work/small6.h" >> "$copied/plan.h"
+check "two plans: those that both can do without" leaves_out "$work/parts"
+grep ', printed by gckpt_plan_c: ' "$work/small6.h" >> "$copied/plan.h"
+check "a plan that needs all: none" leaves_out /dev/null
+
 report firmware

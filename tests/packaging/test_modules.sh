@@ -235,6 +235,8 @@ defined()
     grep '"command".*/'"$file\"" "$work/$name/compile_commands.json" | grep -o 'GCKPT_[A-Z0-9_]*' | sort -u > "$work/defined"
     printf '%s\n' "$@" | sort | diff "$work/defined" -
 }
+# exact NAME FILE: there, the products and sums of FILE are not fused
+exact() { grep '"command".* -ffp-contract=off .*/'"$2\"" "$work/$1/compile_commands.json"; }
 without=$(sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$idf/examples/regression/main/regression_plan.h" | tr -d ,)
 qemu="-nographic -monitor none -serial none -semihosting-config enable=on,target=native -kernel"
 says()                  # says WANT COMMAND...
@@ -249,6 +251,7 @@ if have cmake riscv64-unknown-elf-gcc qemu-system-riscv32; then
     check "ESP-IDF: configured" on_riscv rv32imc "$work/idf.cmake"
     check "ESP-IDF: the plan's parts, GCKPT_SMALL and NO_FAST are defined" \
         defined rv32imc main.c $without GCKPT_SMALL GCKPT_NO_FAST
+    check "ESP-IDF: what requires the component fuses no products and sums" exact rv32imc main.c
     check "ESP-IDF: compiled for an ESP32-C3's instruction set" cmake --build "$work/rv32imc"
     check "ESP-IDF: runs in QEMU, without an FPU, to the host's hash" says "$work/want" qemu-system-riscv32 -bios none \
         -M virt -cpu rv32,f=false,d=false $qemu "$work/rv32imc/regression.elf"
@@ -274,6 +277,7 @@ if have cmake arm-none-eabi-gcc qemu-system-arm; then
     check "Zephyr: configured" on_m3 m3 "$work/zephyr.cmake"
     check "Zephyr: the plan's parts, GCKPT_SMALL, NO_FAST and NO_STDIO are defined" \
         defined m3 main.c $without GCKPT_SMALL GCKPT_NO_FAST GCKPT_NO_STDIO
+    check "Zephyr: the application fuses no products and sums" exact m3 main.c
     check "Zephyr: compiled for a Cortex-M3" cmake --build "$work/m3"
     check "Zephyr: runs in QEMU to the host's hash" says "$work/want" qemu-system-arm -M mps2-an385 $qemu "$work/m3/zephyr_final"
     check "Zephyr: configured with all left out" on_m3 m3-all "$work/zephyr-all.cmake"

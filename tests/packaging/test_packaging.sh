@@ -222,6 +222,12 @@ if have cmake make; then
     check "CMake: both targets, installed" both_targets both -DCMAKE_PREFIX_PATH="$prefix"
     check "CMake: no build type becomes one" grep -x 'CMAKE_BUILD_TYPE:STRING=' "$work/both/CMakeCache.txt"
     check "CMake: both targets, in the build" both_targets sub -DSUB="$PWD"
+    exact()             # in C and C++, by both targets, installed and in the build
+    {
+        cat "$work/both/compile_commands.json" "$work/sub/compile_commands.json" | grep '"command".*/main\.' > "$work/exact"
+        [ "$(wc -l < "$work/exact")" -eq 6 ] && [ "$(grep -c -e ' -ffp-contract=off ' "$work/exact")" -eq 6 ]
+    }
+    check "CMake: a program's products and sums are not fused" exact
     check "CMake: suits shared libraries" compiled ' -fPIC ' gradckpt.c sub
     check "CMake: with threads as make has them" threads ' -fopenmp' compiled '.' gradckpt.c sub
     check "CMake: C++ alone, in the build" of_cxx -DSUB="$PWD"
@@ -251,6 +257,10 @@ if have meson ninja; then
     check "Meson: the wrap" grep "^$golden" "$work/meson.txt"
     check "Meson: its library is optimised" \
         grep '"command".* -O2 .*gradckpt\.c"' "$work/meson-sub/build/compile_commands.json"
+    for build in "$work/meson" "$work/meson-sub/build"; do
+        check "Meson: a program's products and sums are not fused" \
+            grep '"command".* -ffp-contract=off .*main\.c"' "$build/compile_commands.json"
+    done
     check "Meson: with threads as make has them" \
         threads ' -fopenmp' grep '"command".*gradckpt\.c"' "$work/meson-sub/build/compile_commands.json"
 fi

@@ -6,6 +6,8 @@
 #     gradckpt::cuda       the backend for CUDA devices, if CUDA was a language of the project before this was read
 #     gradckpt_EXAMPLES_DIR   the headers of examples/, to copy or to include
 #
+# Both targets bring -ffp-contract=off (gcc, clang), so that data that a program computes is the same on every machine.
+#
 # The root is three levels up, of the repository (examples/packaging/cmake) as of a package (share/cmake/gradckpt);
 # `make install` writes where it is, and how its library is linked, into a file beside this one.
 if(NOT TARGET gradckpt::header)
@@ -25,6 +27,13 @@ if(NOT TARGET gradckpt::header)
     add_library(gradckpt::header INTERFACE IMPORTED GLOBAL)
     set_target_properties(gradckpt::header PROPERTIES
         INTERFACE_INCLUDE_DIRECTORIES "${gradckpt_INCLUDE_DIR}")
+    foreach(gradckpt_language C CXX)
+        if(CMAKE_${gradckpt_language}_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+            set_property(TARGET gradckpt::header APPEND PROPERTY INTERFACE_COMPILE_OPTIONS
+                "$<$<COMPILE_LANGUAGE:${gradckpt_language}>:-ffp-contract=off>")
+        endif()
+    endforeach()
+    unset(gradckpt_language)
 
     if(gradckpt_archive)
         get_filename_component(gradckpt_archive "${gradckpt_archive}" ABSOLUTE)

@@ -5,6 +5,7 @@
  *
  * anomaly.h stands in for the sensor and the machine. plan.h has the weights, the error that is
  * still normal and the plan; a program of extras/ printed it on a computer. */
+#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
 #include "parts.h"
 #define GCKPT_SMALL             // no texts of errors: less flash
 #define GCKPT_STATIC            // all calls are in this sketch: less again

@@ -3,6 +3,7 @@
  *
  * plan.h says which bytes and steps learning (learn) and telling (tell) take; a program of
  * extras/ printed it on a computer. parts.h leaves out what these plans do not need. */
+#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
 #include "parts.h"
 #define GCKPT_SMALL             // no texts of errors: less flash
 #define GCKPT_STATIC            // all calls are in this sketch: less again

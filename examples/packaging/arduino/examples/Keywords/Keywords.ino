@@ -5,6 +5,7 @@
  * keyword.h stands in for a microphone and for what makes ten numbers a frame of its sound: it says
  * a word by a formula. plan.h has the weights and two plans over them, recognise and learn; a
  * program of extras/ printed it on a computer. parts.h leaves out what these do not need. */
+#pragma GCC optimize("fp-contract=off") // what a sketch computes has the same bits on every board
 #include "parts.h"
 #define GCKPT_SMALL             // no texts of errors: less flash
 #define GCKPT_STATIC            // all calls are in this sketch: less again

@@ -19,6 +19,10 @@ function(zephyr_compile_definitions)
     target_compile_definitions(zephyr_interface INTERFACE ${ARGV})
 endfunction()
 
+function(zephyr_compile_options)
+    target_compile_options(zephyr_interface INTERFACE ${ARGV})
+endfunction()
+
 macro(zephyr_library_named name)
     set(ZEPHYR_CURRENT_LIBRARY ${name})
     add_library(${name} STATIC)
