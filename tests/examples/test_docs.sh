@@ -60,8 +60,11 @@ const float *got = gckpt_fetch(cnn_exec, gckpt_id(z), 0);
 for (int i = 0; i < 10; i++)
     if (!got || got[i] - golden_cnn_y[i] > 1e-6f || golden_cnn_y[i] - got[i] > 1e-6f)
         ok = !printf("output %d of the net: %g, PyTorch's %g\n", i, got ? got[i] : 0, golden_cnn_y[i]);
+if (r.loss - GOLDEN_CLASS_LOSS > 1e-7 || GOLDEN_CLASS_LOSS - r.loss > 1e-7)
+    ok = !printf("class weights with label smoothing: %.9g, PyTorch's %.9g\n", r.loss, GOLDEN_CLASS_LOSS);
 gckpt_exec_free(cnn_exec), gckpt_plan_free(cnn_plan), gckpt_graph_free(cnn);
-gckpt_store_free(ours);
+gckpt_exec_free(loss_exec), gckpt_plan_free(loss_plan), gckpt_graph_free(few);
+gckpt_store_free(ours), gckpt_store_free(none);
 END
     printf 'gckpt_exec_free(e), gckpt_exec_free(v), gckpt_exec_free(d), gckpt_plan_free(p);\n'
     printf 'gckpt_plan_free(small), gckpt_plan_free(forward), gckpt_plan_free(top);\n'

@@ -11,3 +11,4 @@ static const float golden_cnn_y[10] = { /* (2, 5) */
     0.00705763698f, 0.00284983777f, 0.0510124415f, -0.013412986f, 0.153046995f, 0.213840708f, 0.0655958951f, 0.0416912548f,
     0.217700809f, -0.292468935f,
 };
+#define GOLDEN_CLASS_LOSS 0.578459263 /* class weights with label smoothing */

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Writes what tests/files/test_axes.c and docs/from-pytorch.md read: a small convolutional net as PyTorch saves it
 (cnn.safetensors), the same after the lines of docs/from-pytorch.md that put its axes in this library's order
-(cnn_hwio.safetensors), and what it makes of some images (cnn.h).
+(cnn_hwio.safetensors), and what it makes of some images (cnn.h; in it, too, a loss with
+class weights and label smoothing, of docs/from-pytorch.md).
 
     python3 tests/golden/make_cnn.py
 """
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn import functional as F
 
 torch.manual_seed(1)
 net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5))
@@ -29,3 +31,7 @@ with open("tests/golden/cnn.h", "w") as f:
         for i in range(0, len(values), 8):
             f.write("    " + " ".join(v + "," for v in values[i:i + 8]) + "\n")
         f.write("};\n")
+    x = torch.tensor([[2, 0.5, -1], [0.1, 1.2, 0.3], [-0.4, 0.2, 1.5], [1, 1, -0.5]])
+    w = torch.tensor([0.5, 1, 3])
+    loss = F.cross_entropy(x, torch.tensor([0, 1, 2, 0]), weight=w, label_smoothing=0.1).item()
+    f.write("#define GOLDEN_CLASS_LOSS %.9g /* class weights with label smoothing */\n" % loss)
