@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4763
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3248
+ *     >>search    what no schedule can do without; the least work for every budget            3230
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
@@ -19867,8 +19867,6 @@ GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena);
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
-enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
-
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
     gckpti_span *run; /* so many, its items */
@@ -19946,9 +19944,7 @@ typedef struct {
     /* the ladder */
     gckpti_answer *rung, *seed, all; /* rung: by falling limit; all: kept */
     int rungs, seeds;
-    unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
-    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
-    int attempts;                    /* so that nothing is twice */
+    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
     /* how much was done: gckpti_spent */
     int64_t items, looked; /* counted so far */
     int64_t attempt;       /* when one attempt of several began, or -1 */
@@ -21517,28 +21513,14 @@ GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_answer *answer, int64_
     return !s->p->failed;
 }
 
-/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
-static int gckpti_was_tried(gckpti_search *s, int exact)
-{
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START + (uint64_t)exact, s->now.item,
-                               (size_t)s->now.length * sizeof(int));
-    for (int i = 0; i < s->attempts; i++)
-        if (s->tried[i] == hash)
-            return 1;
-    if (s->attempts < GCKPTI_ATTEMPTS)
-        s->tried[s->attempts++] = hash;
-    return 0;
-}
-
 /* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
  * and polished. */
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_answer *answer, int exact)
 {
-    if (s->now.peak / 5 * 4 > answer->limit || gckpti_was_tried(s, exact))
+    if (s->now.peak / 5 * 4 > answer->limit)
         return;
-    int above = s->now.peak > answer->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, answer->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+    if (gckpti_squeeze(s, answer->limit, exact)) {
         gckpti_polish(s, answer->limit, exact);
         gckpti_offer(s, answer);
     }
@@ -22471,7 +22453,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     int at;
     if (answer->state != GCKPTI_NEW)
         return answer->state == GCKPTI_BEGUN;
-    s->items = s->looked = s->attempts = 0;
+    s->items = s->looked = 0;
     answer->state = GCKPTI_BEGUN;
     answer->bound = gckpti_bound_work(s->bound, answer->limit, &at);
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
@@ -22501,7 +22483,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
         return;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = s->attempts = 0;
+    s->items = s->looked = 0;
     answer->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
         if (!s->seed[above].between && (best < 0 || s->seed[above].extra <= s->seed[best].extra))

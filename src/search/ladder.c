@@ -279,7 +279,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
     int at;
     if (answer->state != GCKPTI_NEW)
         return answer->state == GCKPTI_BEGUN;
-    s->items = s->looked = s->attempts = 0;
+    s->items = s->looked = 0;
     answer->state = GCKPTI_BEGUN;
     answer->bound = gckpti_bound_work(s->bound, answer->limit, &at);
     if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
@@ -309,7 +309,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
         return;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = s->attempts = 0;
+    s->items = s->looked = 0;
     answer->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
         if (!s->seed[above].between && (best < 0 || s->seed[above].extra <= s->seed[best].extra))

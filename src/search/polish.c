@@ -1,6 +1,5 @@
 #include "search/own.h"
 #include "base/base.h"
-#include "num/num.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
@@ -210,28 +209,14 @@ GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_answer *answer, int64_
     return !s->p->failed;
 }
 
-/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
-static int gckpti_was_tried(gckpti_search *s, int exact)
-{
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START + (uint64_t)exact, s->now.item,
-                               (size_t)s->now.length * sizeof(int));
-    for (int i = 0; i < s->attempts; i++)
-        if (s->tried[i] == hash)
-            return 1;
-    if (s->attempts < GCKPTI_ATTEMPTS)
-        s->tried[s->attempts++] = hash;
-    return 0;
-}
-
 /* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
  * and polished. */
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_answer *answer, int exact)
 {
-    if (s->now.peak / 5 * 4 > answer->limit || gckpti_was_tried(s, exact))
+    if (s->now.peak / 5 * 4 > answer->limit)
         return;
-    int above = s->now.peak > answer->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, answer->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+    if (gckpti_squeeze(s, answer->limit, exact)) {
         gckpti_polish(s, answer->limit, exact);
         gckpti_offer(s, answer);
     }

@@ -97,8 +97,6 @@ GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena);
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
-enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
-
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_answer {
     gckpti_span *run; /* so many, its items */
@@ -176,9 +174,7 @@ typedef struct {
     /* the ladder */
     gckpti_answer *rung, *seed, all; /* rung: by falling limit; all: kept */
     int rungs, seeds;
-    unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
-    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
-    int attempts;                    /* so that nothing is twice */
+    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
     /* how much was done: gckpti_spent */
     int64_t items, looked; /* counted so far */
     int64_t attempt;       /* when one attempt of several began, or -1 */
