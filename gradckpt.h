@@ -36,22 +36,22 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5717
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5721
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4763
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4786
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
  *     >>search    what no schedule can do without; the least work for every budget            3230
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1743
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1753
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5353
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5359
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -980,7 +980,7 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
 /* Axis i of the result is axis axes[i] of x. */
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
-/* Elements begin..end-1 along an axis (negative axis: from the last). */
+/* Takes elements begin..end-1 along an axis. Negative numbers count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
 /* n <= GCKPT_MAX_INPUTS */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
@@ -6613,7 +6613,7 @@ struct gckpt_graph {
     int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
     int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
     int unmoved;            /* gckpt_positions is used */
-    int large;              /* its error is that something is too large: fewer rows may do */
+    int other_rows;         /* its error depends on the rows: a graph with others may do */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -6816,8 +6816,8 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    g->large = !gckpti_shape_fits(shape);
-    if (g->large)
+    g->other_rows = !gckpti_shape_fits(shape);
+    if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
@@ -7190,8 +7190,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->large = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
-    if (g->large)
+    g->other_rows = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
+    if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     if (!gckpti_indices_fit(op, in, &call))
@@ -11931,6 +11931,10 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     if (o->groups < 0 || (o->groups && channels % o->groups))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
                           name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
+    if (o->groups > 0 && channels / o->groups * (gckpti_rows(x) / x->d[0]) == 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x %S has one value per group; it needs 2 or more: use fewer groups",
+                          name, x);
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
@@ -15302,6 +15306,12 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
+/* Returns whether op is batch norm and `rows` rows of this shape have one value per channel each. */
+GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
+
+/* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
+GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows);
+
 /* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
  * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
@@ -15972,6 +15982,21 @@ GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t le
     int64_t batch = gckpti_leaf_batch(p, rows);
     return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
            gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
+}
+
+GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+{
+    return op && op->flags & GCKPTI_OWN_ROW && gckpti_hands_in(op) && gckpti_rows(shape) == rows;
+}
+
+GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
+{
+    const gckpti_node *node = p->mixer < 0 ? NULL : &p->nodes[p->mixer];
+    const gckpt_shape shape = node ? gckpti_planned_shape(p, node) : gckpt_shape1(1);
+    int single = 0;
+    for (int leaf = 0; node && leaf < p->leaves; leaf++)
+        single = single || gckpti_leaf_rows(p, rows, leaf) % p->rows == 1;
+    return single && gckpti_is_single(node->op, &shape, p->rows);
 }
 
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
@@ -17079,9 +17104,9 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    p->g->large = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+    p->g->other_rows = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
                   call.work_backward > PTRDIFF_MAX / 4;
-    if (p->g->large)
+    if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
@@ -19532,17 +19557,19 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
- * does so always; -1 when none does. */
+/* Returns the first op of the list that mixes rows, itself or through a view it reads; -1 if none
+ * does. One that always does goes first, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
-    int measures = -1;
+    int measures = -1, single = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
-        if (t->mixes && !p->inference && measures < 0)
-            measures = t->id;
+        if (t->mixes && !p->inference && !single) {
+            single = gckpti_is_single(t->op, &t->shape, p->g->rows);
+            measures = measures < 0 || single ? t->id : measures;
+        }
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;
@@ -23374,6 +23401,15 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     for (int i = 0; i < count; i++)
         if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
             return GCKPT_E_ARG;
+    for (size_t i = 0; i < g->count && !inference; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        g->other_rows = t->op && gckpti_is_single(t->op, &t->shape, 1);
+        if (g->other_rows)
+            return gckpti_error(g, GCKPT_E_SHAPE,
+                                "plan: %T normalises one value per channel in micro-batches of %I "
+                                "rows; training needs 2 or more: build it with more rows",
+                                t, g->rows);
+    }
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
@@ -24109,7 +24145,7 @@ typedef struct {
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
-    int large;            /* some size has tensors or workspace too large for that, as is said: */
+    int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
     char said[GCKPTI_TEXT];
 } gckpti_fitting;
 
@@ -24168,11 +24204,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without leaves)
- * in a micro-batch. */
+/* Returns whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without
+ * leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->looped && p->mixer >= 0 && p->rows * p->leaves < p->batch;
+    return p->looped && p->mixer >= 0 &&
+           (p->rows * p->leaves < p->batch || gckpti_has_single(p, p->batch));
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
@@ -24234,7 +24271,7 @@ static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t 
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->large)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->other_rows)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
@@ -24317,9 +24354,9 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
-    if (result == GCKPT_E_SHAPE && g->large) { /* fewer rows may do */
+    if (result == GCKPT_E_SHAPE && g->other_rows) {
         count = g->object.sticky == GCKPT_OK ? count : -1;
-        f->large = 1;
+        f->other_rows = 1;
         memcpy(f->said, f->store->object.text, sizeof f->said);
         result = GCKPT_OK;
     }
@@ -24365,7 +24402,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
                      "network",
                      batch);
-    else if (f->large)
+    else if (f->other_rows)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
@@ -29656,6 +29693,12 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    if (!inference && !whole && gckpti_has_single(p, rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
+            "one value per channel: drop that row, or plan other micro-batches",
+            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
     return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
 }
 

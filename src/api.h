@@ -610,7 +610,7 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
 /* Axis i of the result is axis axes[i] of x. */
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
-/* Elements begin..end-1 along an axis (negative axis: from the last). */
+/* Takes elements begin..end-1 along an axis. Negative numbers count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
 /* n <= GCKPT_MAX_INPUTS */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);

@@ -698,10 +698,12 @@ static T *grow(T *x)
             : chance(50) ? c
                          : 1; /* of few values the norm is all curves */
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
+        if (per_row == 1) /* one value per group is refused */
+            return NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
-        if (!(net_wants & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows)
-            return NULL;
+        if (!(net_wants & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
+            return NULL; /* one value per channel and row: a micro-batch of one row is refused */
         snprintf(name, sizeof name, "m%d", net.mixes++);
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';

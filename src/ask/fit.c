@@ -20,7 +20,7 @@ typedef struct {
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
-    int large;            /* some size has tensors or workspace too large for that, as is said: */
+    int other_rows;       /* gckpt_graph.other_rows of some size, with this error: */
     char said[GCKPTI_TEXT];
 } gckpti_fitting;
 
@@ -79,11 +79,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without leaves)
- * in a micro-batch. */
+/* Returns whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without
+ * leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->looped && p->mixer >= 0 && p->rows * p->leaves < p->batch;
+    return p->looped && p->mixer >= 0 &&
+           (p->rows * p->leaves < p->batch || gckpti_has_single(p, p->batch));
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
@@ -145,7 +146,7 @@ static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t 
                                      gckpt_term *terms, int *count)
 {
     *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->large)
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->other_rows)
         return GCKPT_OK;
     if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
         gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
@@ -228,9 +229,9 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
-    if (result == GCKPT_E_SHAPE && g->large) { /* fewer rows may do */
+    if (result == GCKPT_E_SHAPE && g->other_rows) {
         count = g->object.sticky == GCKPT_OK ? count : -1;
-        f->large = 1;
+        f->other_rows = 1;
         memcpy(f->said, f->store->object.text, sizeof f->said);
         result = GCKPT_OK;
     }
@@ -276,7 +277,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
                      "network",
                      batch);
-    else if (f->large)
+    else if (f->other_rows)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,

@@ -137,8 +137,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->large = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
-    if (g->large)
+    g->other_rows = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
+    if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     if (!gckpti_indices_fit(op, in, &call))

@@ -62,7 +62,7 @@ struct gckpt_graph {
     int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
     int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
     int unmoved;            /* gckpt_positions is used */
-    int large;              /* its error is that something is too large: fewer rows may do */
+    int other_rows;         /* its error depends on the rows: a graph with others may do */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 

@@ -157,8 +157,8 @@ static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gc
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    g->large = !gckpti_shape_fits(shape);
-    if (g->large)
+    g->other_rows = !gckpti_shape_fits(shape);
+    if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);

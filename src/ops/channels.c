@@ -38,6 +38,10 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     if (o->groups < 0 || (o->groups && channels % o->groups))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
                           name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
+    if (o->groups > 0 && channels / o->groups * (gckpti_rows(x) / x->d[0]) == 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x %S has one value per group; it needs 2 or more: use fewer groups",
+                          name, x);
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,

@@ -206,17 +206,19 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
- * does so always; -1 when none does. */
+/* Returns the first op of the list that mixes rows, itself or through a view it reads; -1 if none
+ * does. One that always does goes first, then batch norm that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
-    int measures = -1;
+    int measures = -1, single = 0;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
-        if (t->mixes && !p->inference && measures < 0)
-            measures = t->id;
+        if (t->mixes && !p->inference && !single) {
+            single = gckpti_is_single(t->op, &t->shape, p->g->rows);
+            measures = measures < 0 || single ? t->id : measures;
+        }
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;

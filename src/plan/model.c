@@ -153,9 +153,9 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    p->g->large = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+    p->g->other_rows = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
                   call.work_backward > PTRDIFF_MAX / 4;
-    if (p->g->large)
+    if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)

@@ -295,6 +295,12 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
+/* Returns whether op is batch norm and `rows` rows of this shape have one value per channel each. */
+GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
+
+/* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
+GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows);
+
 /* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
  * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);

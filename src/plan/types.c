@@ -1,5 +1,7 @@
 #include "plan/own.h"
 #include "num/num.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
 
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
@@ -95,6 +97,21 @@ GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t le
     int64_t batch = gckpti_leaf_batch(p, rows);
     return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
            gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
+}
+
+GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+{
+    return op && op->flags & GCKPTI_OWN_ROW && gckpti_hands_in(op) && gckpti_rows(shape) == rows;
+}
+
+GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
+{
+    const gckpti_node *node = p->mixer < 0 ? NULL : &p->nodes[p->mixer];
+    const gckpt_shape shape = node ? gckpti_planned_shape(p, node) : gckpt_shape1(1);
+    int single = 0;
+    for (int leaf = 0; node && leaf < p->leaves; leaf++)
+        single = single || gckpti_leaf_rows(p, rows, leaf) % p->rows == 1;
+    return single && gckpti_is_single(node->op, &shape, p->rows);
 }
 
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)

@@ -33,6 +33,12 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    if (!inference && !whole && gckpti_has_single(p, rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
+            "one value per channel: drop that row, or plan other micro-batches",
+            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
     return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
 }
 

@@ -187,7 +187,8 @@ static void group_norm(float *x, float *y, int64_t places, int64_t channels, int
 static void test_mean(gckpt_isa isa, int equal)
 {
     const int groups = between(0, 4);
-    const int64_t m = groups ? between(1, chance(20) ? 150 : 20) : 1, rows = between(1, 4), places = between(1, 70);
+    const int64_t m = groups ? between(1, chance(20) ? 150 : 20) : 1, rows = between(1, 4), drawn = between(1, 70);
+    const int64_t places = drawn + (drawn * m * (groups ? 1 : rows) == 1); /* of one value there is no norm */
     const int64_t c = groups ? groups * m : between(1, 70), images = groups ? rows : 1, each = rows / images * places;
     const int64_t micro = groups ? between(1, (int)rows) : rows, n = rows * places * c;
     float *x = (float *)malloc((size_t)n * sizeof *x), *y = (float *)malloc((size_t)n * sizeof *y);
@@ -621,6 +622,71 @@ static void test_small(void)
     rig_free(n.e, n.p, n.g, n.s);
 }
 
+/* == one value per channel ======================================================================= */
+/* Two batch norms of (rows,2,C) and, after a mean over the 2, of (rows,C), which has one value per row. */
+static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 2, C)), *h = x;
+    const gckpt_init zero = { 0, 0, 0 };
+    if (user && rows != *(const int64_t *)user)
+        return -1;
+    h = gckpt_name(gckpt_batchnorm(h, NULL, NULL, running(g, "m", C, 0, 0.1f), running(g, "v", C, 1, 0.1f)), "wide");
+    h = gckpt_batchnorm(gckpt_mean(h, 1), NULL, gckpt_param(g, "b", gckpt_shape1(C), zero), running(g, "m2", C, 0, 0.1f),
+                        running(g, "v2", C, 1, 0.1f));
+    terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_tanh(gckpt_name(h, "flat"))), 1, 0 };
+    return 1;
+}
+
+/* No plan trains over one value per channel; a step whose last micro-batch has one changes nothing. */
+static void test_one_value(void)
+{
+    static const float data[9 * 2 * C] = { 1, 2, 3, -4, 5, 6, 7 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_term term;
+    two_norms(g, 1, &term, NULL);
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .batch = 8 });
+    CHECK_MSG(!p && gckpt_error(g) == GCKPT_E_SHAPE && strstr(gckpt_error_text(g), "\"flat\"") &&
+                  strstr(gckpt_error_text(g), "one value per channel"), "one row: %s", gckpt_error_text(g));
+    p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
+    CHECK_MSG(p != NULL, "inference: %s", gckpt_error_text(g)); /* it has the running statistics */
+    rig_free(NULL, p, g, NULL);
+    static const struct { int leaves; int64_t batch, micro, rows; int is_refused; } steps[] = {
+        { 1, 9, 4, 9, 1 }, { 1, 9, 4, 5, 1 }, { 1, 9, 4, 1, 1 }, { 1, 9, 4, 8, 0 }, { 1, 9, 4, 7, 0 },
+        { 1, 8, 8, 1, 1 }, { 1, 8, 8, 2, 0 }, { 2, 6, 2, 6, 1 }, { 2, 6, 3, 6, 0 }, { 2, 6, 3, 4, 1 }
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        g = gckpt_graph_new(s, NULL);
+        two_norms(g, steps[i].micro, &term, NULL);
+        p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .batch = steps[i].batch, .leaves = steps[i].leaves });
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_feed feed = { 0, data };
+        const uint64_t before = gckpt_store_hash(s);
+        for (int only = 0; only < 2; only++) {
+            const gckpt_result result =
+                only ? gckpt_step(e, &feed, 1, steps[i].rows, &(gckpt_hyper){ .lr = 0.1f }, NULL)
+                     : gckpt_gradients(e, &feed, 1, steps[i].rows, NULL);
+            CHECK_MSG(steps[i].is_refused ? result == GCKPT_E_ARG && strstr(gckpt_error_text(e), "flat #") &&
+                                                strstr(gckpt_error_text(e), "one value per channel")
+                                          : result == GCKPT_OK, "one value, step %d: %s", (int)i, gckpt_error_text(e));
+        }
+        CHECK((gckpt_store_hash(s) == before) == steps[i].is_refused);
+        rig_free(e, p, g, NULL);
+    }
+    static const struct { int leaves; int64_t batch, only, rows; const char *says; } fits[] = {
+        { 1, 6, 0, 6, "" }, { 2, 6, 0, 3, "" }, { 1, 1, 0, 0, "one value per channel" },
+        { 1, 6, 1, 0, "one value per channel" }, { 2, 2, 0, 0, "one value per channel" }, { 4, 6, 0, 0, "one value per channel" },
+    };
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
+        int64_t only = fits[i].only;
+        p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch, &(gckpt_plan_desc){ .leaves = fits[i].leaves }, NULL);
+        CHECK_MSG(gckpt_plan_rows(p) == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
+                  "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_rows(p), gckpt_error_text(s));
+        gckpt_plan_free(p);
+    }
+    gckpt_store_free(s);
+}
+
 /* == saved, and gone on with ==================================================================== */
 static void test_resume(void)
 {
@@ -674,6 +740,9 @@ static void test_refusals(void)
     REFUSED(gckpt_global_average_pool(X2), GCKPT_E_SHAPE, "no axes between");
     REFUSED(gckpt_groupnorm(X4, 4, NULL, NULL), GCKPT_E_SHAPE, "not 4 equal groups");
     REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL), GCKPT_E_SHAPE, "not 0 equal groups");
+    REFUSED(gckpt_groupnorm(X2, 6, NULL, NULL), GCKPT_E_SHAPE, "one value per group");
+    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 1, 1, 6)), 6, NULL, NULL), GCKPT_E_SHAPE,
+            "one value per group");
     REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL), GCKPT_E_SHAPE, "(B,..,C)");
     gckpt_tensor *x = X4, *p = gckpt_param(g, "p", gckpt_shape1(5), zero);
     REFUSED(gckpt_groupnorm(x, 2, p, NULL), GCKPT_E_SHAPE, "needs a gain of [6]");
@@ -687,7 +756,8 @@ static void test_refusals(void)
     REFUSED(gckpt_batchnorm(x, p, NULL, p, p), GCKPT_E_ARG, "is measured, not trained");
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
     REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
-    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* but that is fine */
+    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* but that is fine, as are two values per group */
+    CHECK(gckpt_groupnorm(x, 6, NULL, NULL) && gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
     CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));
     REFUSED(running(g, "r6", 6, 0, 0.2f), GCKPT_E_ARG, "another momentum");
     p = gckpt_param(g, "p6", gckpt_shape1(6), zero);
@@ -725,6 +795,7 @@ int main(void)
     test_nothing();
     test_small();
     test_resume();
+    test_one_value();
     test_refusals();
     for (int i = 0; i < STEPS; i++)
         free(x_data[i]), free(t_data[i]);
