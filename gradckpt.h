@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5721
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5724
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1753
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5359
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5365
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -8940,7 +8940,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     if (begin < 0 || begin >= end || end > call->shape.d[axis])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "slice: %I to %I of axis %i of %S: needs "
-                          "0 <= begin < end <= %I",
+                          "0 <= begin < end <= %I, or negative ones, which count from the end",
                           begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
     call->shape.d[axis] = end - begin;
     call->mixes_rows = axis == 0;
@@ -8977,6 +8977,9 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
+    const int64_t size = x ? gckpti_split_at(&x->shape, axis).size : 0;
+    begin += begin < 0 && begin >= -size ? size : 0;
+    end += end < 0 && end >= -size ? size : 0;
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
@@ -28461,8 +28464,14 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
 GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpti_look s = { e, 0, 0, -1, 0, 0, 0 };
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD)
-        gckpti_see_operands(&s, ins, 0);
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+        return 0;
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
+        const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
+        s.kinds |= word == 0x7f800000 ? GCKPTI_AN_INFINITY : word == 0x7fc00000 ? GCKPTI_A_NAN : 0u;
+    }
+    gckpti_see_operands(&s, ins, 0);
     return s.kinds;
 }
 

@@ -50,7 +50,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     if (begin < 0 || begin >= end || end > call->shape.d[axis])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "slice: %I to %I of axis %i of %S: needs "
-                          "0 <= begin < end <= %I",
+                          "0 <= begin < end <= %I, or negative ones, which count from the end",
                           begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
     call->shape.d[axis] = end - begin;
     call->mixes_rows = axis == 0;
@@ -87,6 +87,9 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
+    const int64_t size = x ? gckpti_split_at(&x->shape, axis).size : 0;
+    begin += begin < 0 && begin >= -size ? size : 0;
+    end += end < 0 && end >= -size ? size : 0;
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;

@@ -861,6 +861,20 @@ static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w) /* each use's gra
     return gckpt_sum_loss(gckpt_add(once, gckpt_scale(gckpt_mul(x, w), 4e37f)));
 }
 
+static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* the program's infinity, before a max */
+{
+    return squared(gckpt_max(gckpt_pad(gckpt_mul(x, w), 1, 0, 1, -INFINITY), 1));
+}
+static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* which is cut off again */
+{
+    return squared(gckpt_slice(gckpt_pad(gckpt_mul(x, w), 1, 1, 0, NAN), 1, 1, 5));
+}
+static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w) /* infinities of either sign, and NaN of 0 */
+{
+    gckpt_tensor *h = gckpt_mul(x, w);
+    return squared(gckpt_add(h, gckpt_clamp(gckpt_scale(gckpt_detach(h), INFINITY), -1, 1)));
+}
+
 typedef struct {
     finite_graph make;
     float x, w, lr;    /* of all but element 2 of row 3, */
@@ -887,6 +901,10 @@ static const finite_case finite_cases[] = {
     { of_constant, 1, 1, 0.1f, 1, "\"k\" is nan at position 2", 0 },
     { plainly, 1, 1, 3e38f, 30, "the update made -inf in the value of \"w\" #1 at [2] of [4]; lower lr", 1 },
     { plainly, 1, 1, 0.1f, INFINITY, "backward of mul made nan in the gradient of \"w\" #1 at [2] of [4]; it read", 0 },
+    { of_pad, 1, 1, 0.1f, 2, NULL, 0 },
+    { of_pad_nan, 1, 1, 0.1f, 2, NULL, 0 },
+    { of_scale, 1, 1, 0.1f, -2, NULL, 0 },
+    { of_scale, 1, 1, 0.1f, 0, "forward of scale made nan in the value of", 0 },
     { of_uses, 1, 1, 0.1f, 1, "made inf in the gradient of \"w\" #1 at [0] of [4]", 0 },
 };
 

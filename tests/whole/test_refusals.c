@@ -360,7 +360,11 @@ static void shapes(void)
             gckpt_slice(f2(2, 3), 2, 0, 1));
     REFUSED(E_A, "slice: [2,3] has no axis -3", gckpt_slice(f2(2, 3), -3, 0, 1));
     REFUSED(E_A, "slice: [] has no axis 0", gckpt_slice(f0(), 0, 0, 1));
-    REFUSED(E_S, "slice: -1 to 1 of axis 0", gckpt_slice(f2(2, 3), 0, -1, 1));
+    TAKEN(gckpt_slice(f2(2, 3), 0, -1, 2));
+    TAKEN(gckpt_slice(f2(2, 3), 1, -3, -1));
+    REFUSED(E_S, "slice: -3 to 1 of axis 0", gckpt_slice(f2(2, 3), 0, -3, 1));
+    REFUSED(E_S, "slice: 1 to -4 of axis 1", gckpt_slice(f2(2, 3), 1, 1, -4));
+    REFUSED(E_S, "slice: 2 to 1 of axis 1", gckpt_slice(f2(2, 3), 1, -1, -2));
     REFUSED(E_S, "slice: 1 to 1 of axis 0", gckpt_slice(f2(2, 3), 0, 1, 1));
     REFUSED(E_S, "slice: 2 to 4 of axis 1 of [2,3]: needs 0 <= begin < end <= 3",
             gckpt_slice(f2(2, 3), 1, 2, 4));
