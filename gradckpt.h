@@ -49,7 +49,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3230
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1753
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1752
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5365
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -1386,8 +1386,8 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
+/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole) and,
+ * once, of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
@@ -15309,7 +15309,7 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* Returns whether op is batch norm and `rows` rows of this shape have one value per channel each. */
+/* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
 GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
 
 /* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */
@@ -23168,7 +23168,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         uint64_t leaves = (uint64_t)plan->leaves, leaf = (batch + leaves - 1) / leaves;
         leaves = leaves > (uint64_t)plan->ranks ? leaves / (uint64_t)plan->ranks : 1;
         rounds = (leaf + rows - 1) / rows * leaves;
-        batch = leaf * leaves;
+        batch = (leaf > rows ? leaf : rows) * leaves; /* a leaf's only micro-batch counts whole */
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =
@@ -24207,12 +24207,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without
- * leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
+/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (of the batch,
+ * without leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->looped && p->mixer >= 0 &&
-           (p->rows * p->leaves < p->batch || gckpti_has_single(p, p->batch));
+    return p->mixer >= 0 && (p->rows != (p->batch + p->leaves - 1) / p->leaves ||
+                             gckpti_has_single(p, p->batch));
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
@@ -24335,8 +24335,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
-        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);

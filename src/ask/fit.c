@@ -79,12 +79,12 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has all of a leaf (of the batch, without
- * leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
+/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (of the batch,
+ * without leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
-    return p->looped && p->mixer >= 0 &&
-           (p->rows * p->leaves < p->batch || gckpti_has_single(p, p->batch));
+    return p->mixer >= 0 && (p->rows != (p->batch + p->leaves - 1) / p->leaves ||
+                             gckpti_has_single(p, p->batch));
 }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes but copies. */
@@ -207,8 +207,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
-        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);

@@ -73,7 +73,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         uint64_t leaves = (uint64_t)plan->leaves, leaf = (batch + leaves - 1) / leaves;
         leaves = leaves > (uint64_t)plan->ranks ? leaves / (uint64_t)plan->ranks : 1;
         rounds = (leaf + rows - 1) / rows * leaves;
-        batch = leaf * leaves;
+        batch = (leaf > rows ? leaf : rows) * leaves; /* a leaf's only micro-batch counts whole */
     }
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
         int gathers =

@@ -295,7 +295,7 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* Returns whether op is batch norm and `rows` rows of this shape have one value per channel each. */
+/* Returns whether op is batch norm of one value per channel in each of `rows` rows of a shape. */
 GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
 
 /* Returns whether plan->mixer would normalise one value per channel in a step of so many rows. */

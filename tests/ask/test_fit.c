@@ -338,6 +338,32 @@ static void test_step_work(void)
     }
 }
 
+/* Micro-batches larger than a leaf: each is short, and counts whole. gckpt_fit takes them where no size between does. */
+static void test_larger_than_leaf(void)
+{
+    static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model m = plain();
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan_desc d = { .leaves = 2 };
+        gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
+        CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 leaves: %d rows: %s", (int)cases[i].batch,
+                  (int)gckpt_plan_rows(fit), gckpt_error_text(s));
+        d.batch = cases[i].batch;
+        for (int64_t rows = 1; rows <= d.batch; rows++) {
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_term t[GCKPT_MAX_TERMS];
+            build(g, rows, t, &m);
+            gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
+            CHECK_MSG(gckpt_plan_step_work(p) >= gckpt_plan_step_work(fit) || d.batch % rows, "%d rows have less work",
+                      (int)rows);
+            CHECK(rows * 2 < d.batch || gckpt_plan_step_work(p) == 2 * gckpt_plan_work(p));
+            rig_free(NULL, p, g, NULL);
+        }
+        rig_free(NULL, fit, NULL, s);
+    }
+}
+
 /* ---- calibrate ---- */
 static double ticks;    /* a clock that moves by a microsecond whenever it is read */
 static double tick(void *user) { return ticks += *(double *)user; }
@@ -568,6 +594,7 @@ int main(int argc, char **argv)
     test_builds();
     test_arguments();
     test_step_work();
+    test_larger_than_leaf();
     test_calibrate();
     test_measure();
     test_allocations();
