@@ -102,6 +102,7 @@ enum {
     GGUF_T_Q4_K = 12,
     GGUF_T_Q5_K = 13,
     GGUF_T_Q6_K = 14,
+    GGUF_T_F64 = 28,
     GGUF_T_BF16 = 30
 };
 

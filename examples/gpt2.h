@@ -152,6 +152,12 @@ static inline void gpt2_refuse_others(json *d)
         json_wrong(d, json_find(d, JSON_ROOT, "layer_norm_epsilon"), "1e-5, all that is supported");
 }
 
+/* A size that has two names, of which transformers takes the second where both are there. */
+static inline int64_t gpt2_size(json *d, const char *key, const char *other, int64_t usual)
+{
+    return model_size(d, json_find_set(d, JSON_ROOT, other) != 0 ? other : key, usual);
+}
+
 /* What config.json does not say is as transformers' GPT2Config has it. */
 static inline int gpt2_read(model_any *m)
 {
@@ -159,11 +165,11 @@ static inline int gpt2_read(model_any *m)
     model_config *c = &m->config;
     gpt2_refuse_others(d);
     c->type = "gpt2";
-    c->layers = model_size(d, "n_layer", 12);
-    c->heads = c->key_heads = model_size(d, "n_head", 12);
-    c->width = model_size(d, "n_embd", 768);
+    c->layers = gpt2_size(d, "n_layer", "num_hidden_layers", 12);
+    c->heads = c->key_heads = gpt2_size(d, "n_head", "num_attention_heads", 12);
+    c->width = gpt2_size(d, "n_embd", "hidden_size", 768);
     c->inner = model_size(d, "n_inner", 4 * c->width);
-    c->context = model_size(d, "n_positions", 1024);
+    c->context = gpt2_size(d, "n_positions", "max_position_embeddings", 1024);
     c->vocabulary = model_size(d, "vocab_size", 50257);
     c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", 1);
     c->head = c->width / c->heads;
@@ -206,7 +212,7 @@ static const model_family gpt2_family = {
     "GPT-2",
     "gpt2",
     gpt2_read,
-    " n_layer ",
+    " n_layer num_hidden_layers ",
     gpt2_write,
     gpt2_write_new,
     gpt2_architecture,

@@ -516,7 +516,7 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
     for (uint32_t i = at; i != 0; i = json_next(d, i))
         if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
             json_wrong(d, i, "full_attention or sliding_attention");
-    if (windows > LLAMA_EACH && types && json_size(d, types) != (uint32_t)c->layers)
+    if (windows != LLAMA_NO_WINDOW && types && json_size(d, types) != (uint32_t)c->layers)
         json_wrong(d, types, "as many types as there are layers");
     if (pattern < 1)
         json_fail(d, 0, "sliding_window_pattern %lld: expected 1 or more", (long long)pattern);
@@ -529,8 +529,7 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
                              : windows == LLAMA_LATER
                                  ? i >= later
                                  : windows == LLAMA_EACH || (uses && llama_bit(l->unturned, i));
-        const int listed = types && windows != LLAMA_EACH;
-        const int slides = !listed ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
+        const int slides = !types ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
         if (slides && i < c->layers && l->window == 0)
             json_fail(d, 0,
                       "layer %lld slides, and there is no window: expected a number as "
@@ -574,8 +573,7 @@ static inline void llama_read_heads(json *d, model_config *c, int row)
 
 static inline void llama_read_activation(json *d, model_config *c, int gemma)
 {
-    uint32_t at = gemma ? json_find_set(d, JSON_ROOT, "hidden_activation") : 0;
-    at = at || gemma > 1 ? at : json_find_set(d, JSON_ROOT, "hidden_act");
+    const uint32_t at = json_find_set(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
     c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
     /* Gemma 1's first files say gelu and mean the other */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)

@@ -92,6 +92,7 @@ typedef struct {
 typedef struct {
     model_config config;
     char error[512];
+    char note[512];      /* "", or what model_load found that its user should know */
     json file;           /* config.json as it was read: what is not ours is written again */
     model_mapping *maps; /* files that model_load mapped */
     int map_count;
@@ -585,6 +586,30 @@ static inline int model_read_ends(model_any *m, const char *dir)
 static inline int gguf_is(const char *path); /* gguf_model.h */
 static inline int gguf_read_config(model_any *m, const char *path);
 
+/* Refuses keys of config.json that transformers obeys for every model type and that are not built
+ * here. */
+static inline void model_refuse_keys(json *d)
+{
+    const uint32_t causal = json_find(d, JSON_ROOT, "is_causal");
+    const uint32_t layers = json_find_set(d, JSON_ROOT, "per_layer_config");
+    const uint32_t file = json_find_set(d, JSON_ROOT, "transformers_weights");
+    const uint32_t quantised = json_find_set(d, JSON_ROOT, "quantization_config");
+    const uint32_t method = json_find_set(d, quantised, "quant_method");
+    if (causal != 0 && json_kind_of(d, causal) != JSON_TRUE)
+        json_wrong(d, causal, "true: models whose tokens see later tokens are not built here");
+    if (json_size(d, layers) > 0)
+        json_wrong(d, layers, "null: layers of different sizes are not built here");
+    if (file != 0)
+        json_wrong(d, file, "null: the weights are read from model.safetensors, or its shards");
+    if (quantised != 0)
+        json_fail(d, d->nodes[quantised].line,
+                  "quantization_config: expected weights that are not quantised, found those of "
+                  "%.40s: take the model that they were made from, whose matrices can be kept as "
+                  "int8 or int4 here, or a GGUF file of it",
+                  json_kind_of(d, method) == JSON_STRING ? json_text(d, method)
+                                                         : "a method without a name");
+}
+
 /* Reads DIR/config.json, or the keys of a GGUF file; what is not said is as transformers has it.
  * model_close gives back what it keeps. */
 static inline int model_read_config(model_any *m, const char *dir)
@@ -600,9 +625,7 @@ static inline int model_read_config(model_any *m, const char *dir)
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
             json_wrong(d, JSON_ROOT, "an object");
-        const uint32_t quantised = json_find_set(d, JSON_ROOT, "quantization_config");
-        if (quantised)
-            json_wrong(d, quantised, "weights that are not quantised");
+        model_refuse_keys(d);
         if (d->error[0] == 0)
             c->family = model_family_of(d);
         if (c->family != NULL) {
@@ -622,26 +645,117 @@ static inline int model_read_config(model_any *m, const char *dir)
     return -1;
 }
 
+/* ---- headers of safetensors ------------------------------------------------------------------- */
+/* A tensor of a file; type as gguf_read_floats takes it, or of no floats: F64. */
+typedef struct {
+    char path[MODEL_PATH]; /* "": there is none */
+    gguf_tensor values;
+} model_tensor;
+
+/* Parses a file's header into d, which json_free gives back, and sets *data to where the values
+ * begin. Returns -1 where there is no header that can be read: then loading the file says why. */
+static inline int model_read_header(const char *path, json *d, uint64_t *data)
+{
+    unsigned char size[8] = { 0 };
+    gguf g; /* which reads bytes of large files */
+    memset(&g, 0, sizeof g);
+    json_init(d, path);
+    g.file = fopen(path, "rb");
+    g.size = g.file != NULL ? gguf_size_of(&g) : 0;
+    int good = gguf_read_bytes(&g, 0, size, 8) == 0;
+    const uint64_t n = gguf_little(size, 8);
+    good = good && n <= 100000000 && n <= g.size - 8; /* the format's limit */
+    d->own = good ? (char *)malloc((size_t)n + 1) : NULL;
+    good = d->own != NULL && gguf_read_bytes(&g, 8, d->own, (size_t)n) == 0;
+    gguf_close(&g);
+    if (!good)
+        return -1;
+    d->own[n] = 0;
+    *data = 8 + n;
+    return json_parse(d, d->own, (size_t)n);
+}
+
+/* Describes the tensor that a header has as value `at`. */
+static inline void model_describe(json *d, uint32_t at, uint64_t data, const char *path,
+                                  model_tensor *t)
+{
+    const uint32_t type = json_find(d, at, "dtype");
+    uint32_t axis = json_first(d, json_find(d, at, "shape"));
+    memset(t, 0, sizeof *t);
+    snprintf(t->path, sizeof t->path, "%s", path);
+    t->values.type = json_is(d, type, "F32")    ? GGUF_T_F32
+                     : json_is(d, type, "F16")  ? GGUF_T_F16
+                     : json_is(d, type, "BF16") ? GGUF_T_BF16
+                                                : GGUF_T_F64;
+    t->values.name = "";
+    t->values.elements = 1;
+    for (int i = 0; i < 2 && axis != 0; i++, axis = json_next(d, axis)) {
+        const int64_t n = json_int_of(d, axis);
+        t->values.d[i] = n >= 0 && n <= 1 << 30 ? n : 0; /* loading refuses other sizes */
+        t->values.elements *= t->values.d[i];
+    }
+    t->values.at = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
+}
+
+/* Returns 1 if two tensors have the same shape and values, whatever the types are that they are
+ * stored as. */
+static inline int model_same_values(const model_tensor *a, const model_tensor *b)
+{
+    enum { SOME = 1024 };
+    const model_tensor *const both[] = { a, b };
+    float x[2][SOME];
+    gguf files[2];
+    int same = memcmp(a->values.d, b->values.d, sizeof a->values.d) == 0;
+    memset(files, 0, sizeof files);
+    for (int i = 0; i < 2; i++) {
+        files[i].file = fopen(both[i]->path, "rb");
+        files[i].size = files[i].file != NULL ? gguf_size_of(&files[i]) : 0;
+    }
+    for (int64_t at = 0, n; same && at < a->values.elements; at += n) {
+        n = a->values.elements - at < SOME ? a->values.elements - at : (int64_t)SOME;
+        for (int i = 0; i < 2 && same; i++)
+            same = gguf_read_floats(&files[i], &both[i]->values, at, n, x[i]) == 0;
+        for (int64_t i = 0; i < n && same; i++)
+            same = x[0][i] == x[1][i];
+    }
+    gguf_close(&files[0]);
+    gguf_close(&files[1]);
+    return same;
+}
+
 typedef struct {
     model_any *model;
     gckpt_store *store;
     int map;
     double bytes;         /* of all files */
     unsigned char *found; /* by parameter */
-    char unknown[MODEL_NAME], stored[MODEL_NAME];
+    char unknown[MODEL_NAME], stored[MODEL_NAME], unprefixed[MODEL_NAME];
+    model_tensor table, head; /* of the embeddings; lm_head.weight: only for models that tie them */
+    const char *shared[2];    /* NULL, or a tensor of the file and a name that shares its memory */
 } model_loading;
+
+/* The name of a tensor without what all names of the family begin with. */
+static inline const char *model_bare(const model_config *c, const char *name)
+{
+    const size_t n = strlen(c->family->prefix);
+    return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
+}
 
 /* The parameter that a tensor of a file is for. */
 static inline const char *model_renamed(void *user, const char *name)
 {
     model_loading *l = (model_loading *)user;
     const model_config *c = &l->model->config;
-    const size_t n = strlen(c->family->prefix);
     if (c->family->skips != NULL && c->family->skips(name))
         return NULL;
-    name += strncmp(name, c->family->prefix, n) == 0 ? n : 0;
-    if (c->tied && strcmp(name, "lm_head.weight") == 0)
+    if (l->shared[0] != NULL && strcmp(name, l->shared[0]) != 0)
         return NULL;
+    name = model_bare(c, l->shared[0] != NULL ? l->shared[1] : name);
+    if (c->tied && strcmp(name, "lm_head.weight") == 0) {
+        if (l->table.path[0] != 0)
+            return NULL; /* it has the same values: model_settle_head */
+        name = model_join(l->unprefixed, c->family->embeddings, ".weight");
+    }
     const int64_t i = model_find(c, name);
     if (i < 0) {
         if (l->unknown[0] == 0)
@@ -691,39 +805,6 @@ static inline const char *model_untyped(model_any *m)
                : "; config.json has no model_type, as old files of GPT-2";
 }
 
-/* Takes in one file of the model. */
-static inline int model_load_file(model_loading *l, const char *dir, const char *name)
-{
-    gckpt_store *store = l->store;
-    char path[MODEL_PATH];
-    gckpt_file_desc desc;
-    gckpt_result result;
-    memset(&desc, 0, sizeof desc);
-    desc.rename = model_renamed;
-    desc.user = l;
-    desc.values_only = desc.partial = desc.writable = 1;
-    if (model_path(l->model, path, dir, name) != 0)
-        return -1;
-    if (l->map) {
-        size_t size = 0;
-        const void *memory = model_map(l->model, path, &size);
-        if (memory == NULL)
-            return -1;
-        result = gckpt_store_map(store, memory, size, &desc);
-    } else {
-        result = gckpt_store_load_as(store, path, &desc);
-    }
-    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
-        return model_fail(l->model, "%s: %s", path, gckpt_error_text(store));
-    if (l->unknown[0] != 0)
-        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
-                          l->unknown, l->model->config.family->name,
-                          (long long)l->model->config.layers,
-                          l->model->config.tied ? "" : " with a head of its own",
-                          model_untyped(l->model));
-    return 0;
-}
-
 /* Adds a file's bytes to l->bytes; one that cannot be read has none, and says so when it is loaded. */
 static inline int model_count_file(model_loading *l, const char *dir, const char *name)
 {
@@ -770,6 +851,137 @@ static inline int model_each_file(model_loading *l, const char *dir,
     }
     json_free(&d);
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
+}
+
+/* What may explain a tensor that the model does not have: how its name begins, or a module in it. */
+static inline const char *model_explained(const char *name)
+{
+    static const struct {
+        const char *part, *says;
+    } causes[] = {
+        { "module.", "; names that begin with module. come from a model that was saved inside "
+                     "DataParallel or DistributedDataParallel: save model.module" },
+        { "_orig_mod.", "; names with _orig_mod. come from a model that torch.compile made: save "
+                        "model._orig_mod" },
+        { "_fsdp_wrapped_module.", "; the model was saved inside FSDP: save its full state_dict" },
+        { "base_model.model.", "; these are the weights of a peft model: call merge_and_unload() "
+                               "before save_pretrained, or take the base model and the adapter" },
+        { "language_model.", "; this is a model of pictures or sounds: save its language model" },
+        { "score.", "; the folder is a classifier's (ForSequenceClassification), and language models "
+                    "are trained here: take the model that it was made from" },
+        { "classifier.", "; the folder is a classifier's, and language models are trained here: "
+                         "take the model that it was made from" },
+        { "qa_outputs.", "; the folder is a question answering model's (ForQuestionAnswering), and "
+                         "language models are trained here: take the model that it was made from" },
+        { "v_head.", "; the model has a value head (TRL's): save it without, as pretrained_model" },
+    };
+    for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
+        const char *at = strstr(name, causes[i].part);
+        if (at != NULL && (at == name || at[-1] == '.'))
+            return causes[i].says;
+    }
+    return "";
+}
+
+/* Takes in a file's tensors; with l->shared set, of one of them only, as another. */
+static inline int model_load_tensors(model_loading *l, const char *path)
+{
+    gckpt_store *store = l->store;
+    gckpt_file_desc desc;
+    gckpt_result result;
+    memset(&desc, 0, sizeof desc);
+    desc.rename = model_renamed;
+    desc.user = l;
+    desc.values_only = desc.partial = desc.writable = 1;
+    if (l->map) {
+        size_t size = 0;
+        const void *memory = model_map(l->model, path, &size);
+        if (memory == NULL)
+            return -1;
+        result = gckpt_store_map(store, memory, size, &desc);
+    } else {
+        result = gckpt_store_load_as(store, path, &desc);
+    }
+    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+        return model_fail(l->model, "%s: %s", path, gckpt_error_text(store));
+    return 0;
+}
+
+/* Takes in one file of the model: its tensors, and those that its metadata names as sharing memory
+ * with one of them, as safetensors.torch.save_model writes it ({"a": "b"}: a is b, which is there). */
+static inline int model_load_file(model_loading *l, const char *dir, const char *name)
+{
+    const model_config *c = &l->model->config;
+    char path[MODEL_PATH];
+    uint64_t data;
+    json d;
+    if (model_path(l->model, path, dir, name) != 0 || model_load_tensors(l, path) != 0)
+        return -1;
+    if (l->unknown[0] != 0) {
+        const char *cause = model_explained(l->unknown);
+        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
+                          l->unknown, c->family->name, (long long)c->layers,
+                          *cause != 0 ? "" : c->tied ? "" : " with a head of its own",
+                          *cause != 0 ? cause : model_untyped(l->model));
+    }
+    int failed = 0;
+    const uint32_t notes = model_read_header(path, &d, &data) == 0
+                               ? json_find(&d, JSON_ROOT, "__metadata__")
+                               : 0;
+    for (uint32_t k = json_first(&d, notes); k != 0 && !failed; k = json_next(&d, k)) {
+        const char *from = json_kind_of(&d, k + 1) == JSON_STRING ? json_text(&d, k + 1) : "";
+        const int64_t i = model_find(c, model_bare(c, json_text(&d, k)));
+        if (i < 0 || l->found[i] || json_find(&d, JSON_ROOT, from) == 0)
+            continue;
+        l->shared[0] = from;
+        l->shared[1] = json_text(&d, k);
+        failed = model_load_tensors(l, path);
+        l->shared[0] = NULL;
+    }
+    json_free(&d);
+    return failed;
+}
+
+/* Finds the embeddings' table and lm_head.weight in one file of the model. */
+static inline int model_find_head(model_loading *l, const char *dir, const char *name)
+{
+    const model_config *c = &l->model->config;
+    char path[MODEL_PATH], table[MODEL_NAME];
+    uint64_t data;
+    json d;
+    if (model_path(l->model, path, dir, name) != 0)
+        return -1;
+    model_join(table, c->family->embeddings, ".weight");
+    if (model_read_header(path, &d, &data) == 0)
+        for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k)) {
+            const char *tensor = model_bare(c, json_text(&d, k));
+            if (strcmp(tensor, table) == 0)
+                model_describe(&d, k + 1, data, path, &l->table);
+            else if (strcmp(tensor, "lm_head.weight") == 0)
+                model_describe(&d, k + 1, data, path, &l->head);
+        }
+    json_free(&d);
+    return 0;
+}
+
+/* Says, of a model whose config.json ties the head to the embeddings, what the files have for them:
+ * one tensor, of either name, is both; two that differ are a head and embeddings, as transformers
+ * takes them. */
+static inline int model_settle_head(model_loading *l, const char *dir)
+{
+    model_any *m = l->model;
+    if (!m->config.tied)
+        return 0;
+    if (model_each_file(l, dir, model_find_head) != 0)
+        return -1;
+    if (l->head.path[0] == 0 || l->table.path[0] == 0 || model_same_values(&l->head, &l->table))
+        return 0;
+    m->config.tied = 0;
+    snprintf(m->note, sizeof m->note,
+             "%s: lm_head.weight differs from %s.weight, which config.json ties it to: the head is "
+             "a table of its own, as in transformers, and is saved so (tie_word_embeddings false)",
+             dir, m->config.family->embeddings);
+    return 0;
 }
 
 /* Refuses a config.json of a model that its files are far too short for, before there is memory for
@@ -826,8 +1038,15 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
     m->config.under = under;
     const int keys = gguf_is(dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
+    model_loading l;
+    memset(&l, 0, sizeof l);
+    l.model = m;
+    l.store = store;
+    l.map = map;
+    if (!keys && model_settle_head(&l, dir) != 0)
+        return -1;
     const int64_t n = model_count(&m->config);
-    model_loading l = { m, store, map, 0, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
+    l.found = (unsigned char *)calloc((size_t)n, 1);
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
     int failed = keys ? gguf_load(&l, store, dir, source)

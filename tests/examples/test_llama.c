@@ -6,6 +6,7 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "examples/adapters.h"
+#include "golden/config_keys.h"
 #include "golden/llama.h"
 #define GOLDEN       "tests/golden/llama/"
 #define GOLDEN_SAVED "golden/llama_saved.h"
@@ -361,6 +362,79 @@ static void test_taken(void)
     }
 }
 
+/* Writes the config.json of golden_types[type] with one key changed, and reads it. */
+static int read_changed(int type, const char *key, const char *value, model_any *m)
+{
+    char folder[96], path[128], base[1024];
+    json d;
+    snprintf(folder, sizeof folder, "%s/keys", tuning_folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    snprintf(base, sizeof base, "%s", golden_types[type].base);
+    json_init(&d, "base");
+    CHECK_MSG(json_parse(&d, base, strlen(base)) == 0, "%s", d.error);
+    mkdir(folder, 0777);
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL);
+    fprintf(f, "{\"model_type\": \"%s\"", golden_types[type].type);
+    for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k)) {
+        if (json_is(&d, k, key))
+            continue;
+        fprintf(f, ", \"%s\": ", json_text(&d, k));
+        json_write_value(f, &d, k + 1);
+    }
+    fprintf(f, *key != 0 ? ", \"%s\": %s}" : "%s%s}", key, value);
+    CHECK(fclose(f) == 0);
+    json_free(&d);
+    return model_read_config(m, folder);
+}
+
+/* Returns 1 if an error names the key, or one that its value has. */
+static int names(const char *error, const char *key, const char *value)
+{
+    const char *end = strstr(error, ": expected"), *at = end;
+    char inner[64];
+    while (at != NULL && at > error && at[-1] != ' ')
+        at--;
+    snprintf(inner, sizeof inner, "\"%.*s\"", at != NULL ? (int)(end - at) : 0, at != NULL ? at : "");
+    return strstr(error, key) != NULL || (at != NULL && strstr(value, inner) != NULL);
+}
+
+/* Every key of config.json that transformers reads (golden/config_keys.py) is obeyed, refused by
+ * name, or listed in docs/finetuning.md as having no effect; the last two only where transformers
+ * computes the same with it. */
+static void test_keys(void)
+{
+    file page = tuning_read("docs/finetuning.md");
+    file_write(&page, (const unsigned char *)"", 1);
+    char *listed = strstr((char *)page.bytes, "### Keys without effect"), *next;
+    if (!CHECK_MSG(listed != NULL, "docs/finetuning.md lists no keys without effect"))
+        return;
+    if ((next = strstr(listed + 3, "\n#")) != NULL)
+        *next = 0;
+    for (size_t i = 0; i < sizeof golden_keys / sizeof golden_keys[0]; i++) {
+        const char *key = golden_keys[i].key, *value = golden_keys[i].value;
+        char quoted[96];
+        model_any base, m;
+        int type = 0;
+        while (strcmp(golden_types[type].type, golden_keys[i].type) != 0)
+            type++;
+        CHECK_MSG(read_changed(type, "", "", &base) == 0, "%s", base.error);
+        const int failed = read_changed(type, key, value, &m);
+        const int obeyed = !failed && memcmp(&m.config, &base.config, sizeof m.config) != 0;
+        snprintf(quoted, sizeof quoted, "`%s`", key);
+        CHECK_MSG(!failed || names(m.error, key, value), "%s: %s %s: the error names another: %s",
+                  golden_keys[i].type, key, value, m.error);
+        CHECK_MSG(failed || obeyed || !golden_keys[i].changes,
+                  "%s: %s %s is ignored, and transformers obeys it", golden_keys[i].type, key, value);
+        CHECK_MSG(failed || obeyed || golden_keys[i].changes || strstr(listed, quoted) != NULL,
+                  "%s: %s %s is neither obeyed nor refused nor listed", golden_keys[i].type, key,
+                  value);
+        model_close(&base);
+        model_close(&m);
+    }
+    free(page.bytes);
+}
+
 static const char weights[] = "model.safetensors", config[] = "config.json";
 static const char listing[] = "model.safetensors.index.json";
 static const tuning_edit wrong[] = {
@@ -518,6 +592,7 @@ int main(int argc, char **argv)
         test_packed();
         test_added();
         test_taken();
+        test_keys();
         test_wrong();
         test_no_biases();
         test_refused();

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Writes config_keys.h: every key of config.json that transformers reads for a model type that
+examples/model.h knows, with values that are not the usual ones, and whether such a value changes
+the logits there.
+
+    python3 tests/golden/config_keys.py
+
+A type's keys are the fields of its config class and of the classes it derives from, the names that
+its attribute_map adds, the keys that configuration files take out of kwargs, and every attribute
+that is read from the config while a model is built, run, trained and generates. A key whose value
+cannot be made from its usual one needs a row in VALUES, or the script stops. test_llama.c walks the
+list. Versions: torch 2.15, transformers 5.24."""
+import dataclasses
+import inspect
+import json
+import os
+import re
+import tempfile
+
+import torch
+import transformers
+from transformers import configuration_utils, modeling_rope_utils
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LLAMA = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0)
+QWEN = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+BASES = {  # what makes the other keys of a type matter
+    "gpt2": dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=1,
+                 eos_token_id=2),
+    "llama": dict(),
+    "mistral": dict(sliding_window=4),
+    "qwen2": QWEN,
+    "qwen3": QWEN,
+    "smollm3": dict(use_sliding_window=True, sliding_window=4, no_rope_layer_interval=2),
+    "gemma": dict(),
+    "gemma2": dict(sliding_window=4),
+    "gemma3_text": dict(sliding_window=4),
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 16}
+VALUES = {  # where the usual value says too little
+    "n_inner": [48], "hidden_size": [40], "n_embd": [40], "head_dim": [16], "num_attention_heads": [8, 2],
+    "n_head": [8], "num_key_value_heads": [4, 1, None], "activation_function": ["relu", "gelu"],
+    "hidden_act": ["relu", "gelu"], "hidden_activation": ["relu", "silu"],
+    "summary_type": ["first"], "summary_activation": ["tanh"], "eos_token_id": [3, [3, 4]],
+    "bos_token_id": [3], "pad_token_id": [3], "sep_token_id": [3], "layer_types": [[FULL, SLIDING, FULL], [FULL] * 3],
+    "no_rope_layers": [[0, 1, 1]], "sliding_window": [2, None], "use_sliding_window": [False],
+    "final_logit_softcapping": [1.0, None], "attn_logit_softcapping": [0.5, None],
+    "query_pre_attn_scalar": [64], "rope_theta": [500.0], "rope_local_base_freq": [500.0],
+    "rope_parameters": [{"rope_type": "default", "rope_theta": 500.0},
+                        {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}, YARN,
+                        {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+                        {"rope_type": "default", "rope_theta": 10000.0,
+                         "partial_rotary_factor": 0.5}],
+    "rope_scaling": [{"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}],
+    "partial_rotary_factor": [0.5], "sliding_window_pattern": [2],
+    "original_max_position_embeddings": [16],
+    "output_cross_attentions": [True], "use_bidirectional_attention": [True], "is_causal": [False], "dtype": ["bfloat16"],
+    "torch_dtype": ["bfloat16"], "id2label": [{"0": "a", "1": "b", "2": "c"}],
+    "label2id": [{"a": 0, "b": 1, "c": 2}], "problem_type": ["regression"], "num_labels": [3],
+    "architectures": [["AnotherForSequenceClassification"]], "transformers_version": ["4.40.0"],
+    "name_or_path": ["a/b"], "attn_implementation": ["eager"], "experts_implementation": ["eager"],
+    "max_position_embeddings": [32], "n_positions": [32], "tie_last_hidden_states": [False],
+    "attention_chunk_size": [2], "kv_sharing_modes": [["none"] * 3], "hidden_dropout": [0.5],
+    "classifier_dropout": [0.5], "gradient_checkpointing": [True], "unpadded_vocab_size": [60],
+    "token_classification_bias": [False], "mlp_layer_types": [["dense"] * 3],
+    "first_k_dense_replace": [1], "tokenizer_class": ["AnotherTokenizer"],
+    "auto_map": [{"AutoConfig": "configuration_other.OtherConfig"}],
+    "initializer_range": [0.5], "max_window_layers": [0], "no_rope_layer_interval": [3], "reorder_and_upcast_attn": [True],
+    "scale_attn_weights": [False], "add_cross_attention": [True], "rms_norm_eps": [0.1],
+    "layer_norm_epsilon": [0.1], "vocab_size": [80], "num_hidden_layers": [2], "n_layer": [2],
+}
+# keys whose effect logits of a new model do not show: which files from_pretrained reads and how, and
+# sizes that layers differ in
+FILES = {"transformers_weights": ["other.safetensors"],
+         "per_layer_config": [{"1": {"intermediate_size": 40}}],
+         "quantization_config": [{"quant_method": "awq", "bits": 4}]}
+# generic machinery of transformers, not of models: Python objects, and what calls take as arguments
+MACHINERY = re.compile(
+    r"^(_.*|sub_configs.*|base_model_.*|model_type|attribute_map|get_.*|to_.*|from_.*|validate.*|"
+    r"convert_.*|standardize_.*|is_heterogeneous|default_theta|nested_.*|base_config_key|"
+    r"has_no_defaults_at_init|encoder|decoder|extra_.*|save_pretrained|update|keys_to_ignore.*|"
+    r"distributed_config|fusion_config|register_for_auto_class|head_dim_key|text_config|"
+    r".*mtp.*|text_encoder|generator|json|use_return_dict|push_to_hub|copy|"
+    r"cache_dir|force_download|local_files_only|proxies|token|revision|trust_remote_code|subfolder|"
+    r"repo_id|commit_message|gguf_file|return_unused_kwargs|vision_.*|default_rope_type|"
+    r"ignore_keys_at_rope_validation|num_heads)$")
+
+
+def base_of(kind):
+    return {"model_type": kind, **({} if kind == "gpt2" else LLAMA), **BASES[kind]}
+
+
+def config_of(values):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(values, file)
+        return transformers.AutoConfig.from_pretrained(folder)
+
+
+def model_of(values):
+    """The same weights for parameters of the same name and shape."""
+    model = transformers.AutoModelForCausalLM.from_config(config_of(values)).float().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            seed = torch.Generator().manual_seed(sum(map(ord, name)) * 7919)
+            p.copy_(torch.randn(p.shape, generator=seed) * 0.3)
+    return model
+
+
+TOKENS = torch.randint(3, 60, (2, 24), generator=torch.Generator().manual_seed(1))
+
+
+def logits_of(values):
+    with torch.no_grad():
+        return model_of(values)(TOKENS, use_cache=False).logits
+
+
+def read_while_used(kind):
+    """Names of attributes that are read from a config in use, there or not."""
+    read = set()
+    plain = transformers.PreTrainedConfig.__getattribute__
+
+    def spy(self, name):
+        read.add(name)
+        return plain(self, name)
+
+    transformers.PreTrainedConfig.__getattribute__ = spy
+    try:
+        model = model_of(base_of(kind)).train()
+        model(TOKENS, labels=TOKENS).loss.backward()
+        model.eval().generate(TOKENS, max_new_tokens=2, do_sample=False)
+    finally:
+        transformers.PreTrainedConfig.__getattribute__ = plain
+    return read
+
+
+def keys_of(kind):
+    classes = [type(config_of(base_of(kind)))]
+    if kind == "mistral":
+        classes.append(transformers.MinistralConfig)  # with layer_types AutoConfig takes that
+    keys = read_while_used(kind) | {"is_causal", "layer_types", "auto_map", "tokenizer_class"}
+    for c in classes:
+        keys |= {f.name for f in dataclasses.fields(c)} | set(c.attribute_map)
+        for module in (inspect.getmodule(c), configuration_utils, modeling_rope_utils):
+            keys |= set(re.findall(r"kwargs\.(?:pop|get)\(\s*\"(\w+)\"", inspect.getsource(module)))
+    if kind != "gpt2":
+        keys.add("original_max_position_embeddings")
+    fields = {f.name for c in classes for f in dataclasses.fields(c)}
+    methods = {k for k in keys if callable(getattr(classes[0], k, None))}
+    of_generation = set(transformers.GenerationConfig().to_dict()) - fields  # not read from here
+    return sorted(k for k in keys - methods - of_generation - set(FILES) if not MACHINERY.match(k))
+
+
+def values_of(kind, key, usual):
+    if key == "sliding_window_pattern" and kind != "gemma3_text":
+        return []
+    if key == "original_max_position_embeddings":
+        return []  # of scaled positions: the values of rope_parameters
+    if key == "rope_parameters" and kind == "gemma3_text":
+        return [{FULL: v, SLIDING: {"rope_type": "default", "rope_theta": 300.0}}
+                for v in VALUES[key]]
+    if key == "hidden_act" and kind == "gemma":
+        return ["relu", "silu"]  # gelu is another name of its usual value
+    if key in VALUES:
+        return [v for v in VALUES[key] if v != base_of(kind).get(key, usual)]
+    if isinstance(usual, bool):
+        return [not usual]
+    if isinstance(usual, (int, float)):
+        return [usual + 1 if isinstance(usual, int) else usual + 0.25]
+    raise SystemExit(f"{kind}: no value to try for {key}, which is {usual!r}: add it to VALUES")
+
+
+def changes(kind, key, value):
+    """1: transformers computes something else, or another shape; 0: the same, or it stops."""
+    if key in ("dtype", "torch_dtype"):
+        return 0  # says how exactly it computes; Gemma's constants are rounded to it
+    try:
+        other = logits_of({**base_of(kind), key: value})
+    except Exception as error:  # its own refusal
+        print(f"{kind} {key} {value}: {type(error).__name__}: {str(error)[:70]}")
+        return 0
+    same = other.shape == PLAIN.shape and float((other - PLAIN).abs().max()) < 1e-4
+    return int(not same)
+
+
+def rows_of(kind):
+    global PLAIN
+    PLAIN = logits_of(base_of(kind))
+    config = config_of(base_of(kind))
+    for key in keys_of(kind):
+        for value in values_of(kind, key, getattr(config, key, None)):
+            yield key, value, changes(kind, key, value)
+    for key, values in FILES.items():
+        for value in values:
+            yield key, value, 1
+
+
+def text(value):
+    return json.dumps(value).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def main():
+    transformers.logging.set_verbosity(50)
+    with open(os.path.join(HERE, "config_keys.h"), "w") as out:
+        out.write("/* config_keys.h - written by config_keys.py with transformers: the keys of "
+                  "config.json that it\n * reads, and whether the value changes logits there; do not "
+                  "edit. */\n#ifndef GOLDEN_CONFIG_KEYS_H\n#define GOLDEN_CONFIG_KEYS_H\n\n"
+                  "static const struct {\n    const char *type, *base;\n} golden_types[] = {\n")
+        for kind in BASES:
+            rest = {k: v for k, v in base_of(kind).items() if k != "model_type"}
+            out.write(f'    {{ "{kind}", "{text(rest)}" }},\n')
+        out.write("};\n\nstatic const struct {\n    const char *type, *key, *value;\n"
+                  "    int changes;\n} golden_keys[] = {\n")
+        for kind in BASES:
+            for key, value, differs in rows_of(kind):
+                out.write(f'    {{ "{kind}", "{key}", "{text(value)}", {differs} }},\n')
+        out.write("};\n#endif\n")
+
+
+if __name__ == "__main__":
+    main()
