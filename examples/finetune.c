@@ -1087,6 +1087,8 @@ static int load_teacher(tuning *t)
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
     t->taught = lm_parameters(t->run.store) - before;
+    if (t->teacher.note[0] != 0)
+        fprintf(session.out, "note   %s\n", t->teacher.note);
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
             t->teacher.config.type, (long long)t->taught,
             source.as_file ? "in its file" : storage_names[source.storage]);
@@ -1151,6 +1153,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         return session_fail(1, "%s: %s",
                             referred && model == o.reference ? "--reference" : "--model",
                             t->model.error);
+    if (t->model.note[0] != 0)
+        fprintf(session.out, "note   %s\n", t->model.note);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     const int packed = strstr(t->model.error, "packed, and so frozen") != NULL;

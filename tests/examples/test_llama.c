@@ -8,6 +8,7 @@
 #include "examples/adapters.h"
 #include "golden/config_keys.h"
 #include "golden/llama.h"
+#include "golden/tied.h"
 #define GOLDEN       "tests/golden/llama/"
 #define GOLDEN_SAVED "golden/llama_saved.h"
 #include "tuning.h"
@@ -362,6 +363,62 @@ static void test_taken(void)
     }
 }
 
+/* Compares the logits of a folder's model with golden_tied[i]'s. */
+static void tied_logits(const model_any *m, gckpt_store *s, int i)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, GOLDEN_TIED));
+    gckpt_pick pick = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s: %s", golden_tied[i].name, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(tokens), golden_tied_tokens };
+    if (CHECK_MSG(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK, "%s: %s", golden_tied[i].name,
+                  gckpt_error_text(e))) {
+        const float *logits = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+        for (int k = 0; k < GOLDEN_TIED * GOLDEN_TIED_VOCABULARY; k++)
+            CHECK_MSG((double)logits[k] < golden_tied[i].logits[k] + 1e-4 &&
+                          (double)logits[k] > golden_tied[i].logits[k] - 1e-4,
+                      "%s: logit %d is %g, not %g", golden_tied[i].name, k, (double)logits[k],
+                      golden_tied[i].logits[k]);
+    }
+    rig_free(e, p, g, NULL);
+}
+
+/* A head that differs from the embeddings which config.json ties it to is the head, a note says so
+ * and saving keeps it; one of the same values stays tied. Of tensors that share memory either name
+ * may be there (golden/tied.py). */
+static void test_tied(void)
+{
+    for (int i = 0; i < 2 * (int)(sizeof golden_tied / sizeof golden_tied[0]); i++) {
+        const char *name = golden_tied[i / 2].name;
+        char folder[96];
+        tuned t;
+        memset(&t, 0, sizeof t);
+        snprintf(folder, sizeof folder, "tests/golden/tied/%s", name);
+        t.s = gckpt_store_new(NULL);
+        const int loaded = model_load(&t.m, t.s, folder, i % 2 ? &mapped : NULL) == 0;
+        const int noted = strcmp(name, "differs") == 0 || strcmp(name, "gpt2") == 0;
+        CHECK_MSG(loaded, "%s: %s", name, t.m.error);
+        CHECK_MSG(!loaded || t.m.config.tied == golden_tied[i / 2].tied, "%s: tied %d", name,
+                  t.m.config.tied);
+        CHECK_MSG((strstr(t.m.note, "lm_head.weight differs from") != NULL) == noted, "%s: \"%s\"",
+                  name, t.m.note);
+        if (loaded) {
+            tied_logits(&t.m, t.s, i / 2);
+            snprintf(folder, sizeof folder, "%s/tied", tuning_folder);
+            CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+            end(&t);
+            memset(&t, 0, sizeof t);
+            t.s = tuning_load(&t.m, folder, NULL);
+            CHECK(t.m.config.tied == golden_tied[i / 2].tied && t.m.note[0] == 0);
+            tied_logits(&t.m, t.s, i / 2);
+        }
+        end(&t);
+    }
+}
+
 /* Writes the config.json of golden_types[type] with one key changed, and reads it. */
 static int read_changed(int type, const char *key, const char *value, model_any *m)
 {
@@ -592,6 +649,7 @@ int main(int argc, char **argv)
         test_packed();
         test_added();
         test_taken();
+        test_tied();
         test_keys();
         test_wrong();
         test_no_biases();
