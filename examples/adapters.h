@@ -63,6 +63,7 @@ typedef struct {
      * commas between them, that match the end of a module's name, behind a dot: "c_attn,mlp.c_fc",
      * "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
     const char *targets;
+    const char *excluded;       /* LORA, NULL: none. Of the targets those that have none after all */
     const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
     int some; /* LORA, 1: names above that match nothing are passed over, as peft does */
@@ -118,6 +119,7 @@ static inline int adapters_module_of(const char *name, const char *end, char *mo
     return is;
 }
 
+#define ADAPTERS_ALPHA 1e12 /* the greatest alpha */
 static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
@@ -157,10 +159,10 @@ static inline int adapters_listed(model_any *m, const char *list, const char *mo
         char *end = NULL;
         const int matches = adapters_matches(&m->config, p, n, module);
         const double x = n < rest ? strtod(p + n + 1, &end) : 0;
-        if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0))))
+        if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0 && x <= ADAPTERS_ALPHA))))
             return model_fail(m,
                               "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
-                              (int)rest, p, value != NULL ? ", and '=' and a number" : "");
+                              (int)rest, p, value != NULL ? ", and '=' and a number above 0, 1e12 at most" : "");
         if (matches && !found && value != NULL)
             *value = x;
         found |= matches;
@@ -857,11 +859,28 @@ static inline int adapters_targeted(adapters *a, const char *module)
     const model_config *c = &a->model->config;
     char weight[MODEL_NAME];
     model_join(weight, module, ".weight");
-    const int listed = adapters_listed(a->model, o->targets, module, NULL);
+    const int excluded = adapters_listed(a->model, o->excluded, module, NULL);
+    const int listed = excluded != 0 ? (excluded < 0 ? -1 : 0)
+                                     : adapters_listed(a->model, o->targets, module, NULL);
     return listed > 0 ? adapters_in_layers(o->layers_to_transform, adapters_layer_of(c, module),
                                            NULL) > 0 &&
                             !model_in_modules(c, o->modules_to_save, weight)
                       : listed;
+}
+
+/* Refuses targets that peft takes for the embeddings or the head, which have no LoRA here. */
+static inline int adapters_check_tables(adapters *a)
+{
+    const adapters_options *o = &a->options;
+    const char *const tables[] = { "lm_head", a->model->config.family->embeddings };
+    for (int i = 0; i < 2 && *o->layers_to_transform == 0; i++)
+        if (adapters_listed(a->model, o->targets, tables[i], NULL) > 0 &&
+            adapters_listed(a->model, o->excluded, tables[i], NULL) == 0)
+            return model_fail(a->model,
+                              "lora: targets \"%s\" name %s, and only layers of blocks have LoRA "
+                              "here: leave it out, or train it as a whole (modules_to_save)",
+                              o->targets, tables[i]);
+    return 0;
 }
 
 static inline int adapters_lora(adapters *a, gckpt_graph *g)
@@ -869,7 +888,7 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
     const model_config *c = &a->model->config;
     const adapters_options *o = &a->options;
     int64_t targets = 0;
-    if (adapters_check_layers(a->model, o) != 0)
+    if (adapters_check_layers(a->model, o) != 0 || adapters_check_tables(a) != 0)
         return -1;
     for (int64_t i = 0; i < model_count(c); i++) {
         model_parameter p;
@@ -985,10 +1004,10 @@ static inline void adapters_end(adapters *a)
 /* The adapters' own copies of texts. */
 static inline int adapters_keep_texts(adapters *a)
 {
-    enum { TEXTS = 5 };
+    enum { TEXTS = 6 };
     adapters_options *o = &a->options;
-    const char **const texts[TEXTS] = { &o->targets, &o->ranks, &o->alphas, &o->modules_to_save,
-                                        &o->layers_to_transform };
+    const char **const texts[TEXTS] = { &o->targets, &o->excluded,        &o->ranks,
+                                        &o->alphas,  &o->modules_to_save, &o->layers_to_transform };
     size_t n = TEXTS;
     for (int i = 0; i < TEXTS; i++)
         n += *texts[i] != NULL ? strlen(*texts[i]) : 0;
@@ -1037,6 +1056,11 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     if (o->size < 1 || o->hidden < 0)
         return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
                           adapters_names[o->method], (long long)o->size, (long long)o->hidden);
+    if (!(o->alpha <= ADAPTERS_ALPHA) || !(o->dropout >= 0 && o->dropout < 1))
+        return model_fail(m,
+                          "%s: alpha %g, dropout %g: allowed are an alpha above 0, %g at most, and "
+                          "a dropout from 0 to below 1",
+                          adapters_names[o->method], o->alpha, o->dropout, ADAPTERS_ALPHA);
     if (adapters_keep_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;
     if (o->method != ADAPTERS_LORA &&

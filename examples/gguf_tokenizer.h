@@ -142,6 +142,7 @@ static const gguf_pre gguf_pres[] = {
     { "llama-v3", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
     { "smaug-bpe", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 0, 1 },
     { "qwen2", GGUF_SPLIT("\\\\p{N}"), "{\"type\":\"NFC\"}", 0, 0 },
+    { "deepseek-r1-qwen", GGUF_SPLIT("\\\\p{N}"), "{\"type\":\"NFC\"}", 0, 0 },
     { "smollm", GGUF_DIGITS, "null", 0, 0 },
 };
 static const char gguf_gpt2_prefix[] = GGUF_BYTES("true", "true");

@@ -583,6 +583,34 @@ static inline int model_read_ends(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
+/* What a folder has instead of the file that is expected, and what to do about it; "": nothing that
+ * is known. */
+static inline const char *model_instead(model_any *m, const char *dir)
+{
+    static const char *const files[][2] = {
+        { "adapter_config.json",
+          "; adapter_config.json says that it is an adapter: give its base model as the model, and "
+          "this folder as the adapter" },
+        { "consolidated.safetensors",
+          "; consolidated.safetensors is in Mistral's own format: take the same model in Hugging "
+          "Face's, with config.json and model.safetensors" },
+        { "consolidated.00.pth",
+          "; consolidated.00.pth is in Meta's own format: take the same model in Hugging Face's, "
+          "with config.json and model.safetensors" },
+        { "pytorch_model.bin",
+          "; pytorch_model.bin is a pickle, which is not read: in Python, load the model with "
+          "transformers, then save_pretrained writes model.safetensors" },
+        { "pytorch_model.bin.index.json",
+          "; pytorch_model.bin.index.json lists pickles, which are not read: in Python, load the "
+          "model with transformers, then save_pretrained writes model.safetensors" },
+    };
+    char path[MODEL_PATH];
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (model_has(m, path, dir, files[i][0]))
+            return files[i][1];
+    return "";
+}
+
 static inline int gguf_is(const char *path); /* gguf_model.h */
 static inline int gguf_read_config(model_any *m, const char *path);
 
@@ -620,7 +648,7 @@ static inline int model_read_config(model_any *m, const char *dir)
     m->config.eos[0] = -1;
     if (model_path(m, path, dir, "config.json") != 0)
         return -1;
-    const int keys = gguf_is(dir);
+    const int keys = gguf_is(dir), none = !keys && !model_has(m, path, dir, "config.json");
     if ((keys ? gguf_read_config(m, dir) : json_read_file(d, path)) == 0) {
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
@@ -640,7 +668,7 @@ static inline int model_read_config(model_any *m, const char *dir)
     if (d->error[0] == 0 && model_read_ends(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
-        model_fail(m, "%s", d->error);
+        model_fail(m, "%s%s", d->error, none ? model_instead(m, dir) : "");
     json_free(d);
     return -1;
 }
@@ -831,9 +859,8 @@ static inline int model_each_file(model_loading *l, const char *dir,
     if (!model_has(l->model, path, dir, "model.safetensors.index.json"))
         return model_fail(l->model,
                           "%s: no weights: expected model.safetensors, or "
-                          "model.safetensors.index.json and the shards that it names "
-                          "(pytorch_model.bin: load it in transformers, then save_pretrained)",
-                          dir);
+                          "model.safetensors.index.json and the shards that it names%s",
+                          dir, model_instead(l->model, dir));
     int failed = 0;
     if (json_read_file(&d, path) == 0) {
         uint32_t all = json_need(&d, JSON_ROOT, "weight_map", JSON_OBJECT);
@@ -1141,6 +1168,21 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
     return -1;
 }
 
+/* The same of a JSON file, which must be JSON: a number that is not finite would make it none. */
+static inline int model_close_json(model_any *m, FILE *f, const char *path)
+{
+    json d;
+    if (model_close_file(m, f, path) != 0)
+        return -1;
+    const int failed = json_read_file(&d, path) != 0;
+    if (failed) {
+        model_fail(m, "not written, as it would not be JSON (is a number not finite?): %s", d.error);
+        remove(path);
+    }
+    json_free(&d);
+    return failed ? -1 : 0;
+}
+
 /* Opens what a rename replaces where it lies on FAT, which gives a file's clusters away at once if it
  * is not open, while its name on the disk still leads there. -1: there is no need. */
 static inline int model_hold(const char *path)
@@ -1260,7 +1302,7 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
     if (f == NULL)
         return -1;
     model_write_config(m, f, types[storage]);
-    return model_close_file(m, f, path) != 0
+    return model_close_json(m, f, path) != 0
                ? -1
                : model_save_weights(m, store, dir, "model.safetensors", &desc, path);
 }

@@ -5,8 +5,8 @@
  *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
  *
  * LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora, modules_to_save,
- * ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT, PREFIX_TUNING and PROMPT_TUNING; what
- * these options of peft do not cover (exclude_modules, target_parameters, ..) is refused by the
+ * exclude_modules, ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT, PREFIX_TUNING and
+ * PROMPT_TUNING; what these options of peft do not cover (target_parameters, ..) is refused by the
  * option's name. Whether the file says fan_in_fan_out does not matter. The other methods' files
  * have what is trained under the store's names, and "gradckpt_method" with the options. */
 #ifndef PEFT_H
@@ -124,17 +124,23 @@ static inline const char *adapters_renamed(void *user, const char *name)
     return f->name;
 }
 
+/* A tensor's name without what peft and the family put before it. */
+static inline const char *adapters_bare(const adapters *a, const char *name)
+{
+    static const char before[] = "base_model.model.";
+    const size_t n = strlen(before);
+    return model_bare(&a->model->config, name + (strncmp(name, before, n) == 0 ? n : 0));
+}
+
 /* The parameter of a file's tensor. */
 static inline const char *adapters_renamed_back(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
-    const char *const before[] = { "base_model.model.", f->a->model->config.family->prefix };
     gckpt_parameter p;
     const char *whole = name;
-    for (int i = 0; i < 2; i++)
-        name += strncmp(name, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
+    name = adapters_bare(f->a, name);
     if (strcmp(name, "lm_head.weight") == 0 && adapters_twice(f->a))
-        return NULL; /* it is the embeddings', which are there, too */
+        return NULL; /* it has the embeddings' values: adapters_check_twice */
     if (adapters_ends(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
     else
@@ -148,15 +154,20 @@ static inline const char *adapters_renamed_back(void *user, const char *name)
 }
 
 /* Names as an array; with other patterns among them, one for peft to match whole names with. */
-static inline void adapters_put_targets(FILE *f, const char *targets)
+static inline void adapters_put_targets(FILE *f, const char *key, const char *targets)
 {
+    const size_t n = strlen(targets);
+    fprintf(f, ",\n  \"%s\": ", key);
     if (strncmp(targets, "(.*\\.)?", 7) == 0 && strchr(targets, ',') == NULL) { /* of this kind */
-        fputs(",\n  \"target_modules\": ", f);
-        json_write_string(f, targets, strlen(targets));
+        json_write_string(f, targets, n);
+        return;
+    }
+    if (strncmp(targets, "^(", 2) == 0) { /* a text that matches whole names: adapters_read_whole */
+        json_write_string(f, targets + 2, n - 3);
         return;
     }
     const int names = targets[strspn(targets, "abcdefghijklmnopqrstuvwxyz_.,0123456789")] == 0;
-    fputs(names ? ",\n  \"target_modules\": [" : ",\n  \"target_modules\": \"(.*\\\\.)?(", f);
+    fputs(names ? "[" : "\"(.*\\\\.)?(", f);
     for (const char *p = targets; *p != 0;) {
         const char *end = p + strcspn(p, ",");
         if (names)
@@ -245,7 +256,9 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
     if (o->method == ADAPTERS_LORA) {
         fprintf(f, ",\n  \"r\": %lld,\n  \"lora_alpha\": %.9g,\n  \"lora_dropout\": %.9g", size,
                 o->alpha, o->dropout);
-        adapters_put_targets(f, o->targets);
+        adapters_put_targets(f, "target_modules", o->targets);
+        if (*o->excluded != 0)
+            adapters_put_targets(f, "exclude_modules", o->excluded);
         adapters_put_patterns(f, "rank_pattern", o->ranks);
         adapters_put_patterns(f, "alpha_pattern", o->alphas);
         fprintf(f, ",\n  \"use_rslora\": %s,\n  \"fan_in_fan_out\": %s,\n  ",
@@ -268,7 +281,7 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
             fputs(",\n  \"prompt_tuning_init\": \"RANDOM\"", f);
     }
     fputs("\n}\n", f);
-    return model_close_file(a->model, f, path);
+    return model_close_json(a->model, f, path);
 }
 
 /* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as model_save. base, which
@@ -355,8 +368,10 @@ static inline const char *adapters_read_list(json *d, const char *key, char **ro
     else if (kind != JSON_NOTHING && kind != JSON_ARRAY && kind != JSON_OBJECT)
         json_wrong(d, all, "names");
     for (uint32_t i = json_first(d, all); i != 0; i = json_next(d, i)) {
-        if (kind == JSON_OBJECT)
-            snprintf(number, sizeof number, "%.9g", json_real_of(d, i + 1));
+        const double x = kind == JSON_OBJECT ? json_real_of(d, i + 1) : 1;
+        if (!(x > 0 && x <= ADAPTERS_ALPHA))
+            json_wrong(d, i + 1, "a number above 0, 1e12 at most");
+        snprintf(number, sizeof number, "%.9g", x);
         adapters_add_item(d, &to, i, kind == JSON_OBJECT ? number : NULL);
     }
     const char *list = *room;
@@ -364,6 +379,19 @@ static inline const char *adapters_read_list(json *d, const char *key, char **ro
     *to = 0;
     *room = to + 1;
     return list;
+}
+
+/* The same of what, where it is a text, matches whole names only: then ^(TEXT). */
+static inline const char *adapters_read_whole(json *d, const char *key, char **room)
+{
+    char *to = *room;
+    const int whole = json_kind_of(d, json_find(d, JSON_ROOT, key)) == JSON_STRING;
+    memcpy(to, "^(", whole ? 2 : 0);
+    *room += whole ? 2 : 0;
+    adapters_read_list(d, key, room);
+    if (whole)
+        *room += sprintf(*room - 1, ")");
+    return to;
 }
 
 /* Refuses what is not known here and does not say "no". */
@@ -378,7 +406,8 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
         "init_weights prompt_tuning_init prompt_tuning_init_text tokenizer_kwargs "
         "tokenizer_name_or_path ";
     static const char of_lora[] =
-        " use_dora modules_to_save ensure_weight_tying layers_to_transform layers_pattern ";
+        " use_dora exclude_modules modules_to_save ensure_weight_tying layers_to_transform "
+        "layers_pattern ";
     static const char *const inits[] = { "gaussian", "orthogonal", "eva" };
     const uint32_t init = json_find(d, JSON_ROOT, "init_lora_weights");
     uint32_t at = json_find_set(d, JSON_ROOT, "task_type");
@@ -430,10 +459,12 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
                                                   : "size",
                        method == ADAPTERS_LORA ? 8 : 0);
     o->alpha = json_real(d, JSON_ROOT, "lora_alpha", 8);
-    if (peft && (o->size < 1 || !(o->alpha > 0)))
-        json_fail(d, 0, "a size of %lld, alpha %g: expected more than 0", (long long)o->size,
-                  o->alpha);
+    if (peft && (o->size < 1 || !(o->alpha > 0 && o->alpha <= ADAPTERS_ALPHA)))
+        json_fail(d, 0, "a size of %lld, lora_alpha %g: expected more than 0, and an alpha of 1e12 "
+                  "at most", (long long)o->size, o->alpha);
     o->dropout = json_real(d, JSON_ROOT, "lora_dropout", 0);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        json_fail(d, 0, "lora_dropout %g: expected a number from 0 to below 1", o->dropout);
     o->rslora = json_bool(d, JSON_ROOT, "use_rslora", 0);
     o->some = 1;
     if (method == ADAPTERS_LORA) {
@@ -446,6 +477,7 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
         o->bias = (adapters_bias)which;
         o->targets = adapters_read_list(d, "target_modules", &room);
         o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual */
+        o->excluded = adapters_read_whole(d, "exclude_modules", &room);
         o->ranks = adapters_read_list(d, "rank_pattern", &room);
         o->alphas = adapters_read_list(d, "alpha_pattern", &room);
         o->dora = json_bool(d, JSON_ROOT, "use_dora", 0);
@@ -462,6 +494,35 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
     }
 }
 
+/* Refuses a file whose head and embeddings, trained as one, differ: which of them is meant? */
+static inline int adapters_check_twice(adapters *a, const char *path)
+{
+    model_tensor head, table;
+    char name[MODEL_NAME];
+    uint64_t data;
+    json d;
+    if (!adapters_twice(a))
+        return 0;
+    memset(&head, 0, sizeof head);
+    memset(&table, 0, sizeof table);
+    model_join(name, a->model->config.family->embeddings, ".weight");
+    if (model_read_header(path, &d, &data) == 0)
+        for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k)) {
+            const char *bare = adapters_bare(a, json_text(&d, k));
+            if (strcmp(bare, name) == 0)
+                model_describe(&d, k + 1, data, path, &table);
+            else if (strcmp(bare, "lm_head.weight") == 0)
+                model_describe(&d, k + 1, data, path, &head);
+        }
+    json_free(&d);
+    if (head.path[0] == 0 || table.path[0] == 0 || model_same_values(&head, &table))
+        return 0;
+    return model_fail(a->model,
+                      "%s: lm_head.weight differs from %s, and ensure_weight_tying says that they "
+                      "are one: set it to false to have both",
+                      path, name);
+}
+
 /* Values of adapters that were begun, from DIR/adapter_model.safetensors. */
 static inline int adapters_load_values(adapters *a, const char *dir)
 {
@@ -475,7 +536,8 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     desc.rename = adapters_renamed_back;
     desc.user = &files;
     files.a = a;
-    if (model_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+    if (model_path(a->model, path, dir, "adapter_model.safetensors") != 0 ||
+        adapters_check_twice(a, path) != 0)
         return -1;
     files.found = (unsigned char *)calloc((size_t)gckpt_store_count(a->store), 1);
     if (files.found == NULL)
@@ -484,8 +546,9 @@ static inline int adapters_load_values(adapters *a, const char *dir)
                      ? model_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
                      : 0;
     if (!failed && files.unknown[0] != 0)
-        failed = model_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains", path,
-                            files.unknown, adapters_names[a->options.method]);
+        failed = model_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains%s", path,
+                            files.unknown, adapters_names[a->options.method],
+                            model_explained(adapters_bare(a, files.unknown)));
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++)
         if (!p.frozen && !files.found[i])
             failed = model_fail(a->model, "%s: has no tensor for \"%s\"", path, p.name);

@@ -57,6 +57,21 @@ static double session_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Writes numbers that are not finite, for which JSON has no words, as null. */
+static void session_write_json(const char *text)
+{
+    for (int quoted = 0; *text != 0; text++) {
+        const char *word = text + (*text == '-');
+        quoted ^= *text == '"';
+        if (!quoted && (strncmp(word, "nan", 3) == 0 || strncmp(word, "inf", 3) == 0)) {
+            fputs("null", session.json);
+            text = word + 2;
+        } else {
+            fputc(*text, session.json);
+        }
+    }
+}
+
 /* One event on the JSON stream, if there is one. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
@@ -65,10 +80,12 @@ static void
 session_event(const char *format, ...)
 {
     va_list args;
+    char text[2048]; /* what is longer, the program's options, is not written by this */
     va_start(args, format);
-    if (session.json != NULL)
-        vfprintf(session.json, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (session.json != NULL)
+        session_write_json(text);
 }
 
 /* A line of its own beside the progress line. */

@@ -1236,10 +1236,11 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
 /* Reads a directory's tokenizer.json, or else its vocab.json and merges.txt. */
 static inline int bpe_open(bpe *b, const char *directory)
 {
-    static const char *const files[] = { "tokenizer.json", "vocab.json", "merges.txt" };
-    char path[3][1024];
-    int there[3];
-    for (int i = 0; i < 3; i++) {
+    static const char *const files[] = { "tokenizer.json", "vocab.json", "merges.txt",
+                                         "tokenizer.model", "tekken.json" };
+    char path[5][1024];
+    int there[5];
+    for (int i = 0; i < 5; i++) {
         int n = snprintf(path[i], sizeof path[i], "%s/%s", directory, files[i]);
         FILE *f = n > 0 && (size_t)n < sizeof path[i] ? fopen(path[i], "rb") : NULL;
         there[i] = f != NULL;
@@ -1252,8 +1253,14 @@ static inline int bpe_open(bpe *b, const char *directory)
         return bpe_read_files(b, path[1], path[2]);
     memset(b, 0, sizeof *b);
     snprintf(b->error, sizeof b->error,
-             "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt",
-             directory);
+             "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt%s",
+             directory,
+             there[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
+                          "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
+                          "tokenizer.json"
+             : there[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
+                          "same model in Hugging Face's format"
+                        : "");
     return -1;
 }
 

@@ -217,6 +217,7 @@ static void test_forms(void)
             { "general.architecture", "gpt2", GGUF_STRING, -1, -1, -1, 0 } },
           3 },
         { "qwen2", { TEXT("ggml.pre", "qwen2"), DROP("ggml.add_bos_token") }, 2 },
+        { "qwen2", { TEXT("ggml.pre", "deepseek-r1-qwen"), DROP("ggml.add_bos_token") }, 2 },
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
     static const change turn = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);

@@ -13,6 +13,7 @@
 #define GOLDEN_SAVED "golden/llama_saved.h"
 #include "tuning.h"
 #include "tuned.h"
+#include <math.h>
 
 enum { CASES = sizeof golden_llama / sizeof golden_llama[0] };
 static const model_source mapped = { .map = 1 };
@@ -177,6 +178,13 @@ static const struct {
     { { .method = ADAPTERS_BIAS }, "qwen2", L *(C + 2 * K), 1 },
     { { .method = ADAPTERS_ADDED }, "gqa", BLOCK, 1 },
     { { .method = ADAPTERS_LORA, .size = 2 }, "gqa", L * 2 * (2 * C + C + K), 1 },
+    { { .method = ADAPTERS_LORA,
+        .size = 2,
+        .targets = "q_proj,k_proj,v_proj,(up|down)_proj",
+        .excluded = "k_proj,mlp..*" },
+      "gqa",
+      L * 2 * (2 * C + C + K),
+      1 },
     { { .method = ADAPTERS_LORA, .size = 1, .targets = "all-linear" },
       "gqa",
       L *(4 * C + 2 * (C + K) + 3 * (C + I)),
@@ -547,7 +555,16 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
       "lm_head.weight", 0 },
     { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
-      "quantization_config: expected weights that are not quantised", 0 },
+      "quantization_config: expected weights that are not quantised, found those of a method", 0 },
+    { "gqa", config, "\"use_cache\"",
+      "\"quantization_config\": {\"quant_method\": \"awq\"}, \"use_cache\"",
+      "found those of awq: take the model that they were made from, whose matrices can be kept", 0 },
+    { "gqa", weights, "\"model.norm.weight\"", "\"score.weight\"     ",
+      "\"score.weight\" is none of a Llama of 2 layers; the folder is a classifier's", 0 },
+    { "gqa", weights, "\"model.norm.weight\"", "\"module.norm.weigh\"",
+      "begin with module. come from a model that was saved inside DataParallel", 0 },
+    { "gqa", weights, "\"model.norm.weight\"", "\"_orig_mod.norm.we\"",
+      "come from a model that torch.compile made: save model._orig_mod", 0 },
     { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 1e999", "factor inf: expected a number above", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_fast\": 1e999",
@@ -580,6 +597,84 @@ static void test_wrong(void)
     }
 }
 
+/* Text patterns of exclude_modules match whole names only, as in peft, and are written as they were
+ * read. */
+static void test_excluded(void)
+{
+    static const tuning_edit parts[] = {
+        { "lora", "adapter_config.json", "\"exclude_modules\": null",
+          "\"exclude_modules\": \"v_proj\"", "\"exclude_modules\": \"v_proj\"", 0 },
+        { "lora", "adapter_config.json", "\"exclude_modules\": null",
+          "\"exclude_modules\": [\"o_proj\", \"k_proj\"]",
+          "\"exclude_modules\": [\"o_proj\", \"k_proj\"]", 0 },
+    };
+    for (int i = 0; i < 2; i++) {
+        char folder[96], path[128];
+        tuned t;
+        snprintf(folder, sizeof folder, "%s/excluded", tuning_folder);
+        snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+        open_base(&t, "gqa", NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, tuning_wrong(&parts[i])) == 0, "%s", t.m.error);
+        tuning_logits(&t.m, t.s, &t.how, "lora", 1e-4);
+        CHECK_MSG(adapters_save(&t.a, folder, NULL) == 0, "%s", t.m.error);
+        end(&t);
+        file b = tuning_read(path);
+        file_write(&b, (const unsigned char *)"", 1);
+        CHECK_MSG(strstr((const char *)b.bytes, parts[i].says) != NULL, "%s", b.bytes);
+        free(b.bytes);
+    }
+}
+
+/* Folders that have something else than weights and config.json that are read say what to do. */
+static void test_instead(void)
+{
+    static const struct {
+        const char *gone, *file, *says;
+    } all[] = {
+        { "model.safetensors", "pytorch_model.bin", "; pytorch_model.bin is a pickle, which is not" },
+        { "model.safetensors", "consolidated.safetensors", "is in Mistral's own format: take the" },
+        { "config.json", "consolidated.00.pth", "is in Meta's own format: take the same model in" },
+        { "config.json", "adapter_config.json", "says that it is an adapter: give its base model" },
+        { "config.json", "README.md", "config.json: cannot open it: No such file or directory" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const tuning_edit edit = { "gqa", all[i].gone, NULL, NULL, NULL, 0 };
+        char path[160];
+        tuned t;
+        memset(&t, 0, sizeof t);
+        const char *folder = tuning_wrong(&edit);
+        snprintf(path, sizeof path, "%s/%s", folder, all[i].file);
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fclose(f) == 0);
+        t.s = gckpt_store_new(NULL);
+        CHECK_MSG(model_load(&t.m, t.s, folder, NULL) != 0 && strstr(t.m.error, all[i].says), "%s: %s",
+                  all[i].file, t.m.error);
+        end(&t);
+    }
+}
+
+/* Numbers that are not finite are not written: what is JSON stays there. */
+static void test_not_finite(void)
+{
+    char path[128];
+    tuned t;
+    memset(&t, 0, sizeof t);
+    snprintf(path, sizeof path, "%s/finite", tuning_folder);
+    t.s = gckpt_store_new(NULL);
+    llama_new(&t.m, 1, 8, 2, 1, 8, 16);
+    CHECK(model_declare(&t.m, t.s) == 0);
+    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    t.m.config.range = INFINITY;
+    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORED_F32) != 0 &&
+                  strstr(t.m.error, "not written, as it would not be JSON"),
+              "%s", t.m.error);
+    end(&t);
+    memset(&t, 0, sizeof t);
+    t.s = tuning_load(&t.m, path, NULL);
+    CHECK(t.m.config.range > 0.0199 && t.m.config.range < 0.0201);
+    end(&t);
+}
+
 /* LoRA's "bias": "all" of a model that has none, as peft loads it. */
 static void test_no_biases(void)
 {
@@ -606,6 +701,14 @@ static void test_refused(void)
           "self_attn.v_proj, self_attn.o_proj, mlp.gate_proj, mlp.up_proj and mlp.down_proj in "
           "layers.0 to layers.1, or all-linear" },
         { { .method = ADAPTERS_LAST, .layers = 3 }, "1 to 2" },
+        { { .method = ADAPTERS_LORA, .targets = "q_proj,lm_head" },
+          "lora: targets \"q_proj,lm_head\" name lm_head, and only layers of blocks have LoRA here: "
+          "leave it out, or train it as a whole (modules_to_save)" },
+        { { .method = ADAPTERS_LORA, .targets = ".*" }, "targets \".*\" name lm_head" },
+        { { .method = ADAPTERS_LORA, .alpha = INFINITY }, "alpha inf, dropout 0: allowed are" },
+        { { .method = ADAPTERS_LORA, .dropout = 1 }, "alpha 8, dropout 1: allowed are" },
+        { { .method = ADAPTERS_LORA, .dropout = NAN }, "a dropout from 0 to below 1" },
+        { { .method = ADAPTERS_LORA, .alphas = "q_proj=1e999" }, "a number above 0, 1e12 at most" },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         tuned t;
@@ -620,8 +723,24 @@ static void test_refused(void)
           0 },
         { "adaption", "adapter_config.json", "\"self_attn\"", "\"attn\"", "expected self_attn", 0 },
         { "lora", "adapter_config.json", "\"q_proj\"", "\"k_proj\"", "self_attn.q_proj.lora_A", 0 },
+        { "lora", "adapter_config.json", "\"q_proj\"", "\"q_proj\", \"embed_tokens\"",
+          "lora: targets \"q_proj,embed_tokens,v_proj\" name embed_tokens", 0 },
+        { "lora", "adapter_config.json", "\"exclude_modules\": null",
+          "\"exclude_modules\": [\"v_proj\"]", "v_proj.lora_A.weight\" is none of what", 0 },
+        { "lora", "adapter_config.json", "\"exclude_modules\": null",
+          "\"exclude_modules\": \".*v_proj\"", "v_proj.lora_A.weight\" is none of what", 0 },
+        { "lora", "adapter_config.json", "\"lora_alpha\": 8", "\"lora_alpha\": 1e999",
+          "lora_alpha inf: expected more than 0, and an alpha of 1e12 at most", 0 },
+        { "lora", "adapter_config.json", "\"lora_dropout\": 0.0", "\"lora_dropout\": -0.5",
+          "lora_dropout -0.5: expected a number from 0 to below 1", 0 },
+        { "lora", "adapter_config.json", "\"lora_dropout\": 0.0", "\"lora_dropout\": 1.5",
+          "lora_dropout 1.5: expected a number from 0 to below 1", 0 },
+        { "lora", "adapter_config.json", "\"alpha_pattern\": {}",
+          "\"alpha_pattern\": {\"q_proj\": 1e999}", "q_proj: expected a number above 0", 0 },
+        { "lora", "adapter_model.safetensors", "base_model.model.model.layers.0.",
+          "base_model.model._orig_mod.le.0.", "come from a model that torch.compile made", 0 },
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)(sizeof files / sizeof files[0]); i++) {
         tuned t;
         open_base(&t, i == 1 ? "mistral" : "gqa", NULL);
         CHECK_MSG(adapters_load(&t.a, &t.m, t.s, tuning_wrong(&files[i])) != 0 &&
@@ -652,6 +771,9 @@ int main(int argc, char **argv)
         test_tied();
         test_keys();
         test_wrong();
+        test_instead();
+        test_not_finite();
+        test_excluded();
         test_no_biases();
         test_refused();
     }

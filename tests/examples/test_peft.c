@@ -364,6 +364,38 @@ static void test_wrong(void)
     }
 }
 
+/* A head and embeddings that are trained as one, and differ in the file, are refused. */
+static void test_twice(void)
+{
+    static const tuning_edit same = { "llama_tied", config, "\"ensure_weight_tying\": true",
+                                      "\"ensure_weight_tying\":  true", NULL, 0 };
+    char path[160];
+    const char *folder = tuning_wrong(&same);
+    model_tensor head;
+    uint64_t data = 0;
+    json d;
+    tuned t;
+    snprintf(path, sizeof path, "%s/%s", folder, weights);
+    memset(&head, 0, sizeof head);
+    CHECK(model_read_header(path, &d, &data) == 0);
+    for (uint32_t k = json_first(&d, JSON_ROOT); k != 0; k = json_next(&d, k))
+        if (strstr(json_text(&d, k), "lm_head.weight") != NULL)
+            model_describe(&d, k + 1, data, path, &head);
+    json_free(&d);
+    for (int changed = 0; changed < 2; changed++) {
+        open_base(&t, gqa, NULL);
+        const int failed = adapters_load(&t.a, &t.m, t.s, folder);
+        CHECK_MSG(failed == -changed, "%s", t.m.error);
+        CHECK_MSG(!failed || strstr(t.m.error, "lm_head.weight differs from embed_tokens.weight, and"),
+                  "%s", t.m.error);
+        end(&t);
+        FILE *f = fopen(path, "r+b");
+        CHECK(f != NULL && head.path[0] != 0 && fseek(f, (long)head.values.at, SEEK_SET) == 0 &&
+              fwrite("\1\2\3\4", 1, 4, f) == 4);
+        CHECK(f != NULL && fclose(f) == 0);
+    }
+}
+
 /* 1: DIR/NAME is there. */
 static int is_there(const char *dir, const char *name)
 {
@@ -437,6 +469,7 @@ int main(int argc, char **argv)
         test_saved_over_packed();
         test_zeros();
         test_wrong();
+        test_twice();
         test_full_disk();
         test_memory();
     }

@@ -852,6 +852,13 @@ static void test_refusals(void)
     bpe_free(&b);
     remove(SCRATCH "d/vocab.json");
     remove(SCRATCH "d/merges.txt");
+    put_file(SCRATCH "d/tekken.json", "{}", 2);
+    check_refused(bpe_open(&b, SCRATCH "d"), &b, "; tekken.json, Mistral's own, is not read: ");
+    put_file(SCRATCH "d/tokenizer.model", "\n", 1);
+    check_refused(bpe_open(&b, SCRATCH "d"), &b,
+                  "; tokenizer.model alone, SentencePiece's, is not read: in Python, AutoTokenizer");
+    remove(SCRATCH "d/tekken.json");
+    remove(SCRATCH "d/tokenizer.model");
     rmdir(SCRATCH "d");
     put_edited(GOLDEN "tokenizer.json", "\"content\":\"<|user|>\"", "\"content\":\"\"");
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
