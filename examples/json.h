@@ -587,6 +587,22 @@ static inline void json_write_string(FILE *f, const char *s, size_t n)
     putc('"', f);
 }
 
+/* Writes a text that printf made, with null for each number that is not finite: JSON has no word for
+ * those. */
+static inline void json_write_finite(FILE *f, const char *text)
+{
+    for (int quoted = 0; *text != 0; text++) {
+        const char *word = text + (*text == '-');
+        quoted ^= *text == '"';
+        if (!quoted && (strncmp(word, "nan", 3) == 0 || strncmp(word, "inf", 3) == 0)) {
+            fputs("null", f);
+            text = word + 2;
+        } else {
+            putc(*text, f);
+        }
+    }
+}
+
 /* Writes a value on one line; numbers as they were. */
 static inline void json_write_value(FILE *f, const json *d, uint32_t at)
 {

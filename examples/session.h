@@ -1,10 +1,11 @@
 /* session.h - what a program that trains has around the training: messages, a progress line, JSON
  * events, data and outputs that are checked before anything is computed, an interrupt that is
  * answered at once, and options that a saved file keeps, so that --resume FILE needs no other. To
- * copy, with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+ * copy, with options.h and json.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"
+#include "json.h"
 #include "options.h"
 
 #include <errno.h>
@@ -57,21 +58,6 @@ static double session_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Writes numbers that are not finite, for which JSON has no words, as null. */
-static void session_write_json(const char *text)
-{
-    for (int quoted = 0; *text != 0; text++) {
-        const char *word = text + (*text == '-');
-        quoted ^= *text == '"';
-        if (!quoted && (strncmp(word, "nan", 3) == 0 || strncmp(word, "inf", 3) == 0)) {
-            fputs("null", session.json);
-            text = word + 2;
-        } else {
-            fputc(*text, session.json);
-        }
-    }
-}
-
 /* One event on the JSON stream, if there is one. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
@@ -85,7 +71,7 @@ session_event(const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (session.json != NULL)
-        session_write_json(text);
+        json_write_finite(session.json, text);
 }
 
 /* A line of its own beside the progress line. */
@@ -325,15 +311,7 @@ static int session_append(const char *path, uint64_t step)
 /* A JSON string. */
 static void session_write_string(FILE *f, const char *text)
 {
-    fputc('"', f);
-    for (; *text != 0; text++)
-        if (*text == '"' || *text == '\\')
-            fprintf(f, "\\%c", *text);
-        else if ((unsigned char)*text < 32)
-            fprintf(f, "\\u%04x", (unsigned)*text);
-        else
-            fputc(*text, f);
-    fputc('"', f);
+    json_write_string(f, text, strlen(text));
 }
 
 /* The first event: all options as they are now. */

@@ -177,6 +177,7 @@ static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link
                                          "workspace",  "tables",   "caches",    "copies",
                                          "tree",       "gathered", "padding" };
     enum { ALL_HAVE_NAMES = 1 / (sizeof kinds / sizeof *kinds == GCKPT_BYTES_KINDS) };
+    char text[512];
     fprintf(f,
             "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"leaves\":%d,\"shard\":\"%s\","
             "\"link\":\"%s\"",
@@ -191,11 +192,12 @@ static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link
             gckpt_plan_bytes(p->plan));
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         fprintf(f, ",\"%s_bytes\":%zu", kinds[i], gckpt_plan_kind_bytes(p->plan, i));
-    fprintf(f,
+    snprintf(text, sizeof text,
             ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
             "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
             gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->link,
             (unsigned long long)s->sent, (unsigned long long)s->exchanges);
+    json_write_finite(f, text);
 }
 
 /* GB of a rank: weights and state, their gradients (with sums that wait), what is gathered, and

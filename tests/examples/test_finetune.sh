@@ -504,6 +504,10 @@ check "--merge: the merged model's loss $(evaluated "$work/eval2.json")" sh -c "
 check "--merge of an adapter" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged2 &&
     cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json &&
     cmp $work/tiny/tokenizer.model $work/merged2/tokenizer.model"
+check "a head that differs from what config.json ties it to is the head" sh -c "build/finetune $model --adapter $work/head.a \
+    --method head --merge $work/untied && sed -i.old 's/\"tie_word_embeddings\": false/\"tie_word_embeddings\": true/' \
+    $work/untied/config.json && build/finetune --model $work/untied --data $work/text --context 24 --plan > $work/stdout &&
+    grep -q '^note .*lm_head.weight differs from wte.weight' $work/stdout"
 check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: a folder is written" build/finetune $model \
     --adapter "$work/kept" --merge "$work/x.gguf"
 cp -r "$work/kept" "$work/kept.gguf"
