@@ -63,7 +63,7 @@ typedef struct {
      * commas between them, that match the end of a module's name, behind a dot: "c_attn,mlp.c_fc",
      * "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
     const char *targets;
-    const char *excluded;       /* LORA, NULL: none. Of the targets those that have none after all */
+    const char *excluded;       /* LORA, or NULL: patterns of targets to leave out */
     const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
     int some; /* LORA, 1: names above that match nothing are passed over, as peft does */

@@ -583,8 +583,8 @@ static inline int model_read_ends(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
-/* What a folder has instead of the file that is expected, and what to do about it; "": nothing that
- * is known. */
+/* Returns, for an error's end, which file a folder has instead of the expected one and how to convert
+ * it, or "". */
 static inline const char *model_instead(model_any *m, const char *dir)
 {
     static const char *const files[][2] = {
@@ -676,7 +676,7 @@ static inline int model_read_config(model_any *m, const char *dir)
 /* ---- headers of safetensors ------------------------------------------------------------------- */
 /* A tensor of a file; type as gguf_read_floats takes it, or of no floats: F64. */
 typedef struct {
-    char path[MODEL_PATH]; /* "": there is none */
+    char path[MODEL_PATH]; /* "" if no file has it */
     gguf_tensor values;
 } model_tensor;
 
@@ -880,7 +880,7 @@ static inline int model_each_file(model_loading *l, const char *dir,
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
 }
 
-/* What may explain a tensor that the model does not have: how its name begins, or a module in it. */
+/* Returns, for an error's end, why a model may lack a tensor of this name, or "". */
 static inline const char *model_explained(const char *name)
 {
     static const struct {
@@ -991,9 +991,9 @@ static inline int model_find_head(model_loading *l, const char *dir, const char 
     return 0;
 }
 
-/* Says, of a model whose config.json ties the head to the embeddings, what the files have for them:
- * one tensor, of either name, is both; two that differ are a head and embeddings, as transformers
- * takes them. */
+/* Decides whether a head that config.json ties to the embeddings is tied, as transformers does: if the
+ * files have one tensor, of either name, it is both; if they have two that differ, the head is a
+ * table of its own, and m->note says so. */
 static inline int model_settle_head(model_loading *l, const char *dir)
 {
     model_any *m = l->model;
