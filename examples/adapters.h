@@ -119,7 +119,7 @@ static inline int adapters_module_of(const char *name, const char *end, char *mo
     return is;
 }
 
-#define ADAPTERS_ALPHA 1e12 /* the greatest alpha */
+#define ADAPTERS_ALPHA 1e12                                        /* the greatest alpha */
 static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
@@ -160,9 +160,9 @@ static inline int adapters_listed(model_any *m, const char *list, const char *mo
         const int matches = adapters_matches(&m->config, p, n, module);
         const double x = n < rest ? strtod(p + n + 1, &end) : 0;
         if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0 && x <= ADAPTERS_ALPHA))))
-            return model_fail(m,
-                              "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
-                              (int)rest, p, value != NULL ? ", and '=' and a number above 0, 1e12 at most" : "");
+            return model_fail(
+                m, "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s", (int)rest,
+                p, value != NULL ? ", and '=' and a number above 0, 1e12 at most" : "");
         if (matches && !found && value != NULL)
             *value = x;
         found |= matches;
@@ -919,8 +919,8 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
     if (targets == 0) {
         char all[256];
         adapters_modules(c, all, sizeof all);
-        return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s", o->targets,
-                          all);
+        return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s%s",
+                          o->targets, all, *o->excluded != 0 ? " that exclude_modules leaves" : "");
     }
     return adapters_save_modules(a, g) != 0 ? -1
            : o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g)

@@ -894,8 +894,9 @@ static inline const char *model_explained(const char *name)
         { "base_model.model.", "; these are the weights of a peft model: call merge_and_unload() "
                                "before save_pretrained, or take the base model and the adapter" },
         { "language_model.", "; this is a model of pictures or sounds: save its language model" },
-        { "score.", "; the folder is a classifier's (ForSequenceClassification), and language models "
-                    "are trained here: take the model that it was made from" },
+        { "score.",
+          "; the folder is a classifier's (ForSequenceClassification), and language models "
+          "are trained here: take the model that it was made from" },
         { "classifier.", "; the folder is a classifier's, and language models are trained here: "
                          "take the model that it was made from" },
         { "qa_outputs.", "; the folder is a question answering model's (ForQuestionAnswering), and "
@@ -948,13 +949,14 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
         const char *cause = model_explained(l->unknown);
         return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
                           l->unknown, c->family->name, (long long)c->layers,
-                          *cause != 0 ? "" : c->tied ? "" : " with a head of its own",
+                          *cause != 0 ? ""
+                          : c->tied   ? ""
+                                      : " with a head of its own",
                           *cause != 0 ? cause : model_untyped(l->model));
     }
     int failed = 0;
-    const uint32_t notes = model_read_header(path, &d, &data) == 0
-                               ? json_find(&d, JSON_ROOT, "__metadata__")
-                               : 0;
+    const uint32_t notes =
+        model_read_header(path, &d, &data) == 0 ? json_find(&d, JSON_ROOT, "__metadata__") : 0;
     for (uint32_t k = json_first(&d, notes); k != 0 && !failed; k = json_next(&d, k)) {
         const char *from = json_kind_of(&d, k + 1) == JSON_STRING ? json_text(&d, k + 1) : "";
         const int64_t i = model_find(c, model_bare(c, json_text(&d, k)));
@@ -1176,7 +1178,8 @@ static inline int model_close_json(model_any *m, FILE *f, const char *path)
         return -1;
     const int failed = json_read_file(&d, path) != 0;
     if (failed) {
-        model_fail(m, "not written, as it would not be JSON (is a number not finite?): %s", d.error);
+        model_fail(m, "not written, as it would not be JSON (is a number not finite?): %s",
+                   d.error);
         remove(path);
     }
     json_free(&d);

@@ -460,8 +460,10 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
                        method == ADAPTERS_LORA ? 8 : 0);
     o->alpha = json_real(d, JSON_ROOT, "lora_alpha", 8);
     if (peft && (o->size < 1 || !(o->alpha > 0 && o->alpha <= ADAPTERS_ALPHA)))
-        json_fail(d, 0, "a size of %lld, lora_alpha %g: expected more than 0, and an alpha of 1e12 "
-                  "at most", (long long)o->size, o->alpha);
+        json_fail(d, 0,
+                  "a size of %lld, lora_alpha %g: expected more than 0, and an alpha of 1e12 "
+                  "at most",
+                  (long long)o->size, o->alpha);
     o->dropout = json_real(d, JSON_ROOT, "lora_dropout", 0);
     if (!(o->dropout >= 0 && o->dropout < 1))
         json_fail(d, 0, "lora_dropout %g: expected a number from 0 to below 1", o->dropout);

@@ -193,10 +193,10 @@ static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         fprintf(f, ",\"%s_bytes\":%zu", kinds[i], gckpt_plan_kind_bytes(p->plan, i));
     snprintf(text, sizeof text,
-            ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
-            "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
-            gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->link,
-            (unsigned long long)s->sent, (unsigned long long)s->exchanges);
+             ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
+             "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
+             gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->link,
+             (unsigned long long)s->sent, (unsigned long long)s->exchanges);
     json_write_finite(f, text);
 }
 

@@ -1252,15 +1252,16 @@ static inline int bpe_open(bpe *b, const char *directory)
     if (there[1] && there[2])
         return bpe_read_files(b, path[1], path[2]);
     memset(b, 0, sizeof *b);
-    snprintf(b->error, sizeof b->error,
-             "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt%s",
-             directory,
-             there[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
-                          "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
-                          "tokenizer.json"
-             : there[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
-                          "same model in Hugging Face's format"
-                        : "");
+    snprintf(
+        b->error, sizeof b->error,
+        "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt%s",
+        directory,
+        there[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
+                     "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
+                     "tokenizer.json"
+        : there[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
+                     "same model in Hugging Face's format"
+                   : "");
     return -1;
 }
 

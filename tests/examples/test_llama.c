@@ -460,7 +460,8 @@ static int names(const char *error, const char *key, const char *value)
     char inner[64];
     while (at != NULL && at > error && at[-1] != ' ')
         at--;
-    snprintf(inner, sizeof inner, "\"%.*s\"", at != NULL ? (int)(end - at) : 0, at != NULL ? at : "");
+    snprintf(inner, sizeof inner, "\"%.*s\"", at != NULL ? (int)(end - at) : 0,
+             at != NULL ? at : "");
     return strstr(error, key) != NULL || (at != NULL && strstr(value, inner) != NULL);
 }
 
@@ -490,7 +491,8 @@ static void test_keys(void)
         CHECK_MSG(!failed || names(m.error, key, value), "%s: %s %s: the error names another: %s",
                   golden_keys[i].type, key, value, m.error);
         CHECK_MSG(failed || obeyed || !golden_keys[i].changes,
-                  "%s: %s %s is ignored, and transformers obeys it", golden_keys[i].type, key, value);
+                  "%s: %s %s is ignored, and transformers obeys it", golden_keys[i].type, key,
+                  value);
         CHECK_MSG(failed || obeyed || golden_keys[i].changes || strstr(listed, quoted) != NULL,
                   "%s: %s %s is neither obeyed nor refused nor listed", golden_keys[i].type, key,
                   value);
@@ -558,7 +560,8 @@ static const tuning_edit wrong[] = {
       "quantization_config: expected weights that are not quantised, found those of a method", 0 },
     { "gqa", config, "\"use_cache\"",
       "\"quantization_config\": {\"quant_method\": \"awq\"}, \"use_cache\"",
-      "found those of awq: take the model that they were made from, whose matrices can be kept", 0 },
+      "found those of awq: take the model that they were made from, whose matrices can be kept",
+      0 },
     { "gqa", weights, "\"model.norm.weight\"", "\"score.weight\"     ",
       "\"score.weight\" is none of a Llama of 2 layers; the folder is a classifier's", 0 },
     { "gqa", weights, "\"model.norm.weight\"", "\"module.norm.weigh\"",
@@ -566,7 +569,8 @@ static const tuning_edit wrong[] = {
     { "gqa", weights, "\"model.norm.weight\"", "\"_orig_mod.norm.we\"",
       "come from a model that torch.compile made: save model._orig_mod", 0 },
     { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
-    { "yarn", config, "\"factor\": 4.0", "\"factor\": 1e999", "factor inf: expected a number above", 0 },
+    { "yarn", config, "\"factor\": 4.0", "\"factor\": 1e999", "factor inf: expected a number above",
+      0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_fast\": 1e999",
       "beta_fast inf: expected a number above 1e-06, 1e12 at most", 0 },
     { "yarn", config, "\"factor\": 4.0", "\"factor\": 4.0, \"beta_slow\": 1e-320",
@@ -634,7 +638,8 @@ static void test_instead(void)
     static const struct {
         const char *gone, *file, *says;
     } all[] = {
-        { "model.safetensors", "pytorch_model.bin", "; pytorch_model.bin is a pickle, which is not" },
+        { "model.safetensors", "pytorch_model.bin",
+          "; pytorch_model.bin is a pickle, which is not" },
         { "model.safetensors", "consolidated.safetensors", "is in Mistral's own format: take the" },
         { "config.json", "consolidated.00.pth", "is in Meta's own format: take the same model in" },
         { "config.json", "adapter_config.json", "says that it is an adapter: give its base model" },
@@ -650,8 +655,8 @@ static void test_instead(void)
         FILE *f = fopen(path, "w");
         CHECK(f != NULL && fclose(f) == 0);
         t.s = gckpt_store_new(NULL);
-        CHECK_MSG(model_load(&t.m, t.s, folder, NULL) != 0 && strstr(t.m.error, all[i].says), "%s: %s",
-                  all[i].file, t.m.error);
+        CHECK_MSG(model_load(&t.m, t.s, folder, NULL) != 0 && strstr(t.m.error, all[i].says),
+                  "%s: %s", all[i].file, t.m.error);
         end(&t);
     }
 }

@@ -367,8 +367,10 @@ static void test_wrong(void)
 /* A head and embeddings that are trained as one, and differ in the file, are refused. */
 static void test_twice(void)
 {
-    static const tuning_edit same = { "llama_tied", config, "\"ensure_weight_tying\": true",
-                                      "\"ensure_weight_tying\":  true", NULL, 0 };
+    static const tuning_edit same = {
+        "llama_tied", config, "\"ensure_weight_tying\": true", "\"ensure_weight_tying\":  true",
+        NULL,         0
+    };
     char path[160];
     const char *folder = tuning_wrong(&same);
     model_tensor head;
@@ -386,7 +388,8 @@ static void test_twice(void)
         open_base(&t, gqa, NULL);
         const int failed = adapters_load(&t.a, &t.m, t.s, folder);
         CHECK_MSG(failed == -changed, "%s", t.m.error);
-        CHECK_MSG(!failed || strstr(t.m.error, "lm_head.weight differs from embed_tokens.weight, and"),
+        CHECK_MSG(!failed ||
+                      strstr(t.m.error, "lm_head.weight differs from embed_tokens.weight, and"),
                   "%s", t.m.error);
         end(&t);
         FILE *f = fopen(path, "r+b");

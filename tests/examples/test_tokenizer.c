@@ -855,8 +855,9 @@ static void test_refusals(void)
     put_file(SCRATCH "d/tekken.json", "{}", 2);
     check_refused(bpe_open(&b, SCRATCH "d"), &b, "; tekken.json, Mistral's own, is not read: ");
     put_file(SCRATCH "d/tokenizer.model", "\n", 1);
-    check_refused(bpe_open(&b, SCRATCH "d"), &b,
-                  "; tokenizer.model alone, SentencePiece's, is not read: in Python, AutoTokenizer");
+    check_refused(
+        bpe_open(&b, SCRATCH "d"), &b,
+        "; tokenizer.model alone, SentencePiece's, is not read: in Python, AutoTokenizer");
     remove(SCRATCH "d/tekken.json");
     remove(SCRATCH "d/tokenizer.model");
     rmdir(SCRATCH "d");
