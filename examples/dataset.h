@@ -15,7 +15,8 @@
  *     {"prompt": "..", "completion": ".."}  the completion (or "answer") and the end of text are
  *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
  *                                           "input" may be missing or empty
- *     {"text": ".."}                        all of it is, and the end of text
+ *     {"text": ".."}                        all of it is, and the end of text, except for the first
+ *                                           token, unless the tokenizer's template puts one before
  *     {"prompt": .., "chosen": .., "rejected": ..}    dataset_open_pairs: two answers to compare, as
  *                                           texts or as messages; the prompt may be missing: it is
  *                                           then what both begin with
@@ -24,7 +25,8 @@
  * without the middle part where there is no input; with a chat template it is a turn of the user
  * instead, an empty line between the two. A row that is too long loses the beginning of its prompt,
  * then its end. dataset_batch groups rows of like length. What is no text is refused by name: bytes
- * of 0, archives, pictures, weights, UTF-16, an array of JSON. C99 or C++11. */
+ * of 0, archives, pictures, weights, UTF-16, an array of JSON. A line without a target is left out;
+ * half of a surrogate pair in a line is learned as U+FFFD; the dataset counts both. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
 #include "chat.h"
@@ -51,8 +53,11 @@ typedef struct {
     size_t count, room;        /* of examples */
     size_t lines[DATASET_KINDS];
     chat_marks learned; /* of examples: which tokens are targets */
-    size_t replaced;    /* bytes of a text that are no UTF-8: learned as U+FFFD */
+    size_t replaced;    /* bytes that are not UTF-8, or halves of surrogate pairs: now U+FFFD */
     size_t spelled;     /* special tokens that are spelled out */
+    size_t empty;       /* answers without text, of which only the end is learned */
+    size_t same;        /* pairs whose two answers are the same tokens */
+    size_t skipped;     /* lines without a target, which are left out */
     int pairs;          /* 1: a row is two examples, chosen and rejected */
     int32_t padding;
     char error[512];
@@ -307,12 +312,13 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
     return s;
 }
 
-/* A row of one text before another, which is learned with the end of text behind it. */
+/* A row of two texts, of which the second is learned with the end of text after it, unless it spells
+ * that out. As in TRL, only what the tokenizer's template has comes before them. */
 static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {
     const dataset_desc *desc = r->desc;
-    const size_t begin = d->all.count, n = prompt.size;
+    const size_t n = prompt.size;
     if (prompt.at != r->text) {
         r->size = 0;
         if (dataset_join(line, r, prompt.at, n) != 0)
@@ -323,16 +329,11 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, datase
     r->from = d->all.count;
     if (dataset_encode(d, line, r, n > 0 ? r->text : "", n, 0) != 0)
         return -1;
-    if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
-        return -1; /* something must come before */
     const size_t learned = d->all.count;
-    if (dataset_encode(d, line, r, answer.at, answer.size, 1) != 0 ||
-        (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
+    if (dataset_encode(d, line, r, answer.at, answer.size, 1) != 0)
         return -1;
-    if (d->all.count == learned || d->all.count - begin < 2)
-        return json_fail(line, line->line,
-                         "an answer without a token: the model has no end of text");
-    return 0;
+    const int ends = d->all.count > learned && d->all.ids[d->all.count - 1] == desc->end;
+    return desc->end >= 0 && !ends ? dataset_put(d, line, desc->end, 1) : 0;
 }
 
 /* Tokens of turns; up to the last that is learned. */
@@ -342,8 +343,10 @@ static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, const 
     const dataset_desc *desc = r->desc;
     chat *c = desc->chats;
     const size_t begin = d->all.count;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         d->spelled += chat_spelled(r->tokenizer, turns[i].text, turns[i].size);
+        d->empty += turns[i].role == CHAT_ASSISTANT && turns[i].size == 0;
+    }
     if (strcmp(c->format.name, "own") == 0 && dataset_head(d, line, r) != 0)
         return -1;
     if (chat_encode(c, r->tokenizer, turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
@@ -387,6 +390,7 @@ static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
         if (dataset_join(line, r, heads[2], strlen(heads[2])) != 0)
             return -1;
         const dataset_span prompt = { r->text, r->size };
+        d->empty += json_size(line, output) == 0;
         return dataset_pair(d, line, r, prompt, dataset_string(line, output));
     }
     const chat_turn user = { CHAT_USER, r->text, r->size };
@@ -519,6 +523,7 @@ static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
     const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
     prompt = json_need(line, JSON_ROOT, "prompt", JSON_STRING);
     answer = json_need(line, JSON_ROOT, key, JSON_STRING);
+    d->empty += json_size(line, answer) == 0;
     return line->error[0] != 0 || dataset_pair(d, line, r, dataset_string(line, prompt),
                                                dataset_string(line, answer)) != 0;
 }
@@ -539,13 +544,33 @@ static inline dataset_example *dataset_next(dataset *d, json *line)
     return &d->examples[d->count++];
 }
 
-/* The example that was begun ends where the tokens do. */
-static inline void dataset_close(dataset *d)
+/* Ends the example that was begun where the tokens end. Returns 0 if it has no target, as its first
+ * token is none: then it is dropped. */
+static inline int dataset_close(dataset *d)
 {
     dataset_example *e = &d->examples[d->count - 1];
+    size_t target = e->begin + 1;
+    while (target < d->all.count && !d->learned.at[target])
+        target++;
     e->end = d->all.count;
+    if (target >= e->end) {
+        d->all.count = e->begin;
+        d->count--;
+        return 0;
+    }
     for (e->answer = e->begin; !d->learned.at[e->answer];)
         e->answer++;
+    return 1;
+}
+
+/* The same for an answer of a pair, the chosen (0) or the rejected (1), which nothing can replace. */
+static inline int dataset_close_answer(dataset *d, json *line, int which)
+{
+    return dataset_close(d) ? 0
+                            : json_fail(line, line->line,
+                                        "\"%s\": nothing to compare: without a prompt an answer "
+                                        "needs two tokens or more",
+                                        which > 0 ? "rejected" : "chosen");
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
@@ -581,9 +606,10 @@ static inline int dataset_text_pair(dataset *d, json *line, dataset_reader *r, u
             answer.at += before.size;
             answer.size -= before.size;
         }
-        if (dataset_next(d, line) == NULL || dataset_pair(d, line, r, before, answer) != 0)
+        d->empty += answer.size == 0;
+        if (dataset_next(d, line) == NULL || dataset_pair(d, line, r, before, answer) != 0 ||
+            dataset_close_answer(d, line, i) != 0)
             return -1;
-        dataset_close(d);
     }
     return 0;
 }
@@ -673,11 +699,19 @@ static inline int dataset_chat_pair(dataset *d, json *line, dataset_reader *r, u
             return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
                              i > 0 ? "rejected" : "chosen", common > 0 ? " behind the prompt" : "");
         if (dataset_next(d, line) == NULL || dataset_chat(d, line, r, turns, counts[i]) != 0 ||
-            dataset_forget(d, line, given, all) != 0)
+            dataset_forget(d, line, given, all) != 0 || dataset_close_answer(d, line, i) != 0)
             return -1;
-        dataset_close(d);
     }
     return 0;
+}
+
+/* Returns whether the two examples that were added last are the same tokens. */
+static inline int dataset_same(const dataset *d)
+{
+    const dataset_example *a = &d->examples[d->count - 2], *b = a + 1;
+    return a->end - a->begin == b->end - b->begin &&
+           memcmp(d->all.ids + a->begin, d->all.ids + b->begin,
+                  (a->end - a->begin) * sizeof *d->all.ids) == 0;
 }
 
 static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
@@ -700,8 +734,10 @@ static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
     if (prompt != 0 && kind != JSON_STRING && (kind != JSON_ARRAY || !chats))
         return json_fail(line, line->line, "\"prompt\": expected a text%s",
                          chats ? ", or a list of messages" : ", as the answers are");
-    return chats ? dataset_chat_pair(d, line, r, prompt, answers)
-                 : dataset_text_pair(d, line, r, prompt, answers);
+    if ((chats ? dataset_chat_pair : dataset_text_pair)(d, line, r, prompt, answers) != 0)
+        return -1;
+    d->same += (size_t)dataset_same(d);
+    return 0;
 }
 
 static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
@@ -717,6 +753,7 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
     r.turns = (chat_turn *)malloc(16 * sizeof *r.turns);
     r.turn_room = 16;
     json_init(&line, path);
+    line.lenient = 1;
     if (f == NULL)
         json_fail(&line, 0, "%s", strerror(errno));
     else if (r.turns == NULL)
@@ -725,9 +762,9 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
         if (d->pairs ? dataset_pair_line(d, &line, &r) != 0
                      : dataset_next(d, &line) == NULL || dataset_line(d, &line, &r) != 0)
             break;
-        if (!d->pairs)
-            dataset_close(d);
+        d->skipped += !d->pairs && !dataset_close(d);
     }
+    d->replaced = line.halves;
     if (f != NULL && line.error[0] != 0 && line.line <= 1)
         dataset_refuse_head(&line, f);
     if (f != NULL)
@@ -740,6 +777,9 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
                   "between: %s",
                   forms);
     }
+    if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
+        json_fail(&line, 0, "none of the %.0f lines has anything to learn: texts and answers are empty",
+                  (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
         json_fail(&line, 0, "no lines: expected %s", forms);
     memcpy(d->error, line.error, sizeof d->error);

@@ -15,8 +15,8 @@
  * no value, which every function takes. The values of a text are one array: no allocation a value.
  * Strings are unescaped where they stand, so the text that is parsed must be writable, and end in a
  * 0 (they may hold further zeros: json_size has their length). Refused: what is not JSON by RFC
- * 8259, invalid UTF-8, lone surrogates, more than JSON_DEPTH deep, a key that is asked for and
- * stands twice. A byte order mark of UTF-8 at the head of a file is skipped. */
+ * 8259, invalid UTF-8, lone surrogates (unless d.lenient is 1), more than JSON_DEPTH deep, a key
+ * that is asked for and stands twice. A byte order mark of UTF-8 at the head of a file is skipped. */
 #ifndef JSON_H
 #define JSON_H
 #include <errno.h>
@@ -56,6 +56,8 @@ typedef struct {
     json_node *nodes;
     uint32_t count, room; /* of the nodes; number 0 is no value */
     uint32_t line;
+    int lenient;   /* If nonzero, half of a surrogate pair (\ud83d) is read as U+FFFD. */
+    size_t halves; /* the number of halves read so far */
     char error[512];
 } json;
 
@@ -231,7 +233,10 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
             if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first of two */
                 if (code < 0xdc00 && s[5] == '\\' && s[6] == 'u')
                     low = json_hex(s + 7);
-                code = low < 0xdc00 || low > 0xdfff ? -1 : (code << 10) + low - 0x35fdc00;
+                const int pair = low >= 0xdc00 && low <= 0xdfff;
+                code = pair ? (code << 10) + low - 0x35fdc00 : d->lenient ? 0xfffd : -1;
+                low = pair ? low : -1;
+                d->halves += !pair;
             }
             if (code < 0)
                 return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs", s);

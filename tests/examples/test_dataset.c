@@ -74,16 +74,17 @@ static void test_answers(void)
         const dataset_example *e = &d.examples[i];
         const size_t size = e->end - e->begin, answer = e->end - e->answer;
         size_t counted = 0, first = 0, last = 0;
-        CHECK(d.all.ids[e->end - 1] == END && e->answer > e->begin && answer > 1);
+        const size_t first_target = e->answer > e->begin ? e->answer : e->begin + 1; /* a row's first token is none */
+        CHECK(d.all.ids[e->end - 1] == END && (e->answer > e->begin) == (i != 1) && answer > 1);
         dataset_row(&d, i, T, tokens, targets);
         for (size_t t = 0; t < T; t++) {
             first = targets[t] >= 0 && !counted ? t : first;
             last = targets[t] >= 0 ? t : last;
             counted += targets[t] >= 0;
         }
-        CHECK_MSG(counted == (answer < T ? answer : T), "row %d: %d targets", (int)i, (int)counted);
-        CHECK(counted == last - first + 1 && targets[first] == d.all.ids[e->answer]);
-        CHECK(tokens[first] == d.all.ids[e->answer - 1]);
+        CHECK_MSG(counted == (e->end - first_target < T ? e->end - first_target : T), "row %d: %d targets", (int)i, (int)counted);
+        CHECK(counted == last - first + 1 && targets[first] == d.all.ids[first_target]);
+        CHECK(tokens[first] == d.all.ids[first_target - 1]);
         if (answer <= T)
             CHECK(targets[last] == END && (size <= T + 1 || last == T - 1));
         for (size_t t = last + 1; t < T; t++)
@@ -91,7 +92,7 @@ static void test_answers(void)
         for (size_t t = 0; t + 1 < T && t < last; t++)
             CHECK(targets[t] < 0 || targets[t] == tokens[t + 1]);
     }
-    CHECK(d.examples[1].answer - d.examples[1].begin == 1 && d.all.ids[d.examples[1].begin] == END);
+    CHECK(d.examples[1].end - d.examples[1].begin == 2 && d.all.ids[d.examples[1].begin] != END);
     CHECK(d.examples[4].answer - d.examples[4].begin > 1); /* it is text here */
     dataset_free(&d);
     static const struct {
@@ -141,7 +142,7 @@ static void test_lines(void)
           "### Instruction:\nadd\n\n### Response:\n|3<|endoftext|>", "<|user|>add\nA:|3<|endoftext|>" },
         { "{\"output\": \"3\", \"text\": \"x\", \"instruction\": \"add\"}",
           "### Instruction:\nadd\n\n### Response:\n|3<|endoftext|>", "<|user|>add\nA:|3<|endoftext|>" },
-        { "{\"text\": \"three\", \"prompt\": \"no\"}", "<|endoftext|>|three<|endoftext|>", "<|endoftext|>|three<|endoftext|>" },
+        { "{\"text\": \"three\", \"prompt\": \"no\"}", "three<|endoftext|>", "three<|endoftext|>" },
         { "{\"messages\": [{\"role\": \"user\", \"content\": \"one\"}, {\"role\": \"assistant\", \"content\": \"two\"}, "
           "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"th\"}, {\"text\": \"ree\", \"type\": \"text\"}]}, "
           "{\"role\": \"assistant\", \"content\": [], \"tool_calls\": []}, {\"role\": \"user\", \"content\": \"lost\"}], "
@@ -221,6 +222,58 @@ static void test_lines(void)
     desc.chats = &none;
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
           strstr(d.error, "a chat, but the model's chat_template.jinja is none that is known here; --chat"));
+}
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define PAIR(chosen, rejected) "\"chosen\": " chosen ", \"rejected\": " rejected "}"
+
+/* Counts what a line has that is taken, but seldom meant; a line without a target is left out. */
+static void test_counts(void)
+{
+    static const char lines[] = "{\"text\": \"\"}\n{\"text\": \"one two\"}\n{\"text\": \"a\"}\n"
+                                "{\"prompt\": \"1\", \"completion\": \"\"}\n"
+                                "{\"instruction\": \"add\", \"output\": \"\"}\n"
+                                "{\"prompt\": \"\\ud83d\\ude00\", \"completion\": \"a\\ud83d\\udc00\\ud800\"}\n"
+                                "{\"prompt\": \"\\ud800b\", \"completion\": \"\\ud800\\u0041\\ude00\", \"\\ud801\": 1}\n";
+    static const char same[] = "{\"prompt\": \"a\", " PAIR("\"b\"", "\"b\"") "\n{\"prompt\": \"a\", " PAIR("\"b\"", "\"c\"")
+        "\n{\"prompt\": \"a\", " PAIR("\"\"", "\"c\"") "\n";
+    static chat c;
+    dataset d;
+    const dataset_desc plain = { END, 0, NULL }, chats = { END, 0, &c }, endless = { -1, 0, NULL };
+    put_file(path, lines, sizeof lines - 1);
+    CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &plain) == 0, "%s", d.error);
+    CHECK_MSG(d.count == 6 && d.skipped == 1 && d.empty == 2 && d.replaced == 5, "%d rows, %d left out, %d empty, %d replaced",
+              (int)d.count, (int)d.skipped, (int)d.empty, (int)d.replaced);
+    if (d.count == 6) {
+        CHECK(!strcmp(shown(&d, 0), "one two<|endoftext|>") && !strcmp(shown(&d, 2), "1|<|endoftext|>"));
+        CHECK_MSG(!strcmp(shown(&d, 4), "\xf0\x9f\x98\x80|a\xf0\x9f\x90\x80\xef\xbf\xbd<|endoftext|>"), "%s", shown(&d, 4));
+        CHECK_MSG(!strcmp(shown(&d, 5), "\xef\xbf\xbd" "b|\xef\xbf\xbd" "A\xef\xbf\xbd<|endoftext|>"), "%s", shown(&d, 5));
+    }
+    dataset_free(&d);
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &endless) == 0 && d.skipped == 4 && d.count == 3);
+    dataset_free(&d);
+    CHECK(open_text(&d, path, "{\"text\": \"\"}\n{\"text\": \"\"}\n") != 0 &&
+          strstr(d.error, "none of the 2 lines has anything to learn"));
+    memset(&c, 0, sizeof c);
+    CHECK(chat_named(&c, "chatml") == 0);
+    static const char said[] = "{\"messages\": [" SAYS("user", "a") ", " SAYS("assistant", "") "]}";
+    put_file(path, said, sizeof said - 1);
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &chats) == 0 && d.empty == 1 && d.count == 1);
+    dataset_free(&d);
+    put_file(path, same, sizeof same - 1);
+    CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) == 0, "%s", d.error);
+    CHECK(dataset_rows(&d, 1) == 3 && d.same == 1 && d.empty == 1);
+    dataset_free(&d);
+    static const char none[] = "{" PAIR("\"\"", "\"ab\"") "\n";
+    put_file(path, none, sizeof none - 1);
+    CHECK(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) != 0 &&
+          strstr(d.error, ":1: \"chosen\": nothing to compare"));
+    static const char marked[] = "{\"text\": \"one<|endoftext|>\"}";
+    put_file(path, marked, sizeof marked - 1);
+    const dataset_desc specials = { END, 1, NULL };
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &specials) == 0 && !strcmp(shown(&d, 0), "one<|endoftext|>"));
+    CHECK(d.all.ids[d.all.count - 2] != END);
+    dataset_free(&d);
 }
 
 /* 120 rows of 8 to 91 tokens, 24.8 in the mean. */
@@ -428,9 +481,6 @@ static void test_order(void)
     CHECK(dataset_shuffled(7, 5, 1000) != dataset_shuffled(8, 5, 1000));
 }
 
-#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
-#define PAIR(chosen, rejected) "\"chosen\": " chosen ", \"rejected\": " rejected "}"
-
 /* Rows of two examples: texts and messages, with prompts of their own, in both answers, or as a text beside messages. */
 static void test_pairs(void)
 {
@@ -439,8 +489,8 @@ static void test_pairs(void)
     } lines[] = {
         { "{\"prompt\": \"1 2\", " PAIR("\" 3\"", "\" 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
         { "{" PAIR("\"1 2 3\"", "\"1 2 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
-        { "{\"prompt\": null, " PAIR("\"\\u00fca\"", "\"\\u00f6a\""), "<|endoftext|>|\xc3\xbc" "a<|endoftext|>",
-          "<|endoftext|>|\xc3\xb6" "a<|endoftext|>" },
+        { "{\"prompt\": null, " PAIR("\"\\u00fca\"", "\"\\u00f6a\""), "\xc3\xbc" "a<|endoftext|>",
+          "\xc3\xb6" "a<|endoftext|>" },
         { "{\"prompt\": [" SAYS("user", "one") "], \"messages\": [], " PAIR("[" SAYS("assistant", "two") "]",
                                                                         "[" SAYS("assistant", "six") "]"),
           "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
@@ -598,6 +648,7 @@ int main(void)
     test_answers();
     test_lines();
     test_pairs();
+    test_counts();
     test_blank_before();
     test_batches();
     test_many_batches();
