@@ -114,7 +114,8 @@ int main(int argc, char **argv)
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {
-        printf("usage: cnn [--name value ..]\n\n");
+        printf("cnn - trains a small residual network on images inside a byte budget\n\n"
+               "Usage: cnn [--OPTION VALUE ..]\n\n");
         options_print(&options);
         return 0;
     }

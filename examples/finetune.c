@@ -188,8 +188,33 @@ static const options_row allowed[] = {
 };
 static const char *const usual[] = { "top-k", "40", NULL };
 static const options_table options = { "finetune", allowed, sizeof allowed / sizeof allowed[0],
-                                       24,         "WHICH", lm_rows,
+                                       20,         "WHICH", lm_rows,
                                        LM_ROWS,    usual };
+static const char title[] =
+    "fine-tunes a language model in Hugging Face's format inside a byte budget\n\n"
+    "Usage: finetune --model DIR --data FILE [--OPTION VALUE ..]\n"
+    "       finetune --model DIR [--adapter DIR] --generate --prompt TEXT\n\n"
+    "    finetune --model smol --data chats.jsonl --epochs 3 --budget 800M --save tuned\n"
+    "    finetune --model smol --adapter tuned --generate --prompt 'Which tea is green?'\n"
+    "    finetune --resume tuned --epochs 6      goes on, to 6 epochs in all\n"
+    "    finetune --model smol --data chats.jsonl --plan    bytes alone, no training";
+static const char *const groups[] = {
+    "The model", "model new adapter store map",
+    "What is learned, and where it goes",
+    "data validation general context special-tokens chat user-turn assistant-turn system-turn save "
+    "keep save-every resume export merge export-gguf",
+    "The method", "method size layers hidden",
+    "LoRA", "alpha rslora lora-dropout targets ranks alphas bias dora modules-to-save "
+    "ensure-weight-tying layers-to-transform",
+    "The objective", "objective beta label-smoothing reference teacher teacher-store "
+    "distill-temperature distill-alpha",
+    "Steps", "steps epochs batch in-order lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
+    "eval-every eval-iters",
+    "Bytes and time: what changes no result", "budget micro-batch checkpoint threads device",
+    "Bytes and time: what changes results", "bf16",
+    "Samples", "generate sample prompt samples temperature top-k top-p",
+    "What it tells", "eval plan timeline picture json help", NULL
+};
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store dora modules-to-save "
@@ -2323,8 +2348,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = options_parse(&options, argc, argv);
     if (status == 0 && lm.help)
-        return lm_print_help(
-            &options, "fine-tunes a language model in Hugging Face's format inside a byte budget");
+        return lm_print_help(&options, title, groups);
     if (status == 0 && lm.resume != NULL)
         status = restore_options(argc, argv);
     if (status == 0)

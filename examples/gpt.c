@@ -103,6 +103,7 @@ static const options_table options = { "gpt",   allowed, sizeof allowed / sizeof
 
 static const char title[] =
     "trains a small byte-level GPT inside a byte budget\n\n"
+    "Usage: gpt [--OPTION VALUE ..]\n\n"
     "    gpt                                     learns the text of gradckpt.h\n"
     "    gpt --data a.txt --budget 24M --save a.safetensors --sample 400\n"
     "    gpt --resume a.safetensors --steps 3000 goes on, to 3000 steps in all\n"
@@ -855,7 +856,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = options_parse(&options, argc, argv);
     if (status == 0 && lm.help)
-        status = lm_print_help_by(&options, title, groups);
+        status = lm_print_help(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
     status = lm_greatest(&run, status); /* what ends one process ends all */

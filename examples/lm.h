@@ -81,7 +81,7 @@ static int lm_start(const char *program)
 }
 
 /* groups: as options_print_groups has them. */
-static int lm_print_help_by(const options_table *t, const char *title, const char *const *groups)
+static int lm_print_help(const options_table *t, const char *title, const char *const *groups)
 {
     printf("%s - %s\n\n", t->program, title);
     options_print_groups(t, groups);
@@ -89,11 +89,6 @@ static int lm_print_help_by(const options_table *t, const char *title, const cha
     if (fflush(stdout) != 0 || ferror(stdout))
         return session_fail(1, "standard output: %s", strerror(errno));
     return 0;
-}
-
-static inline int lm_print_help(const options_table *t, const char *title)
-{
-    return lm_print_help_by(t, title, NULL);
 }
 
 /* 0, or the exit status after saying what is allowed. Reads --prompt -. */

@@ -127,25 +127,28 @@ static void options_wrap(const char *text, int indent)
     putchar('\n');
 }
 
-/* An option, what it is, and what is allowed where that needs telling. */
+/* Prints an option: what it is, then in brackets what is allowed, if that is more than its name
+ * says, and the default. */
 static void options_print_row(const options_table *t, const options_row *p)
 {
     const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice,
                                   "TEXT", "FILE", "DIR", "PATH",  "" };
     const char *initial = options_initial(t, p);
-    char allowed[512], text[1024];
+    char allowed[512], text[2048], limits[700] = "";
     const int indent = t->width + 7;
     const int used = printf("  --%s%s%s", p->name, *value[p->kind] != 0 ? " " : "", value[p->kind]);
     printf(used + 2 > indent ? "\n%*s" : "%*s", used + 2 > indent ? indent : indent - used, "");
-    if (p->kind >= OPTIONS_TEXT) {
-        snprintf(text, sizeof text, initial != NULL ? "%s (default %s)" : "%s", p->help, initial);
-        options_wrap(text, indent);
-        return;
-    }
-    options_wrap(p->help, indent);
-    snprintf(text, sizeof text, initial != NULL ? "(%s; default %s)" : "(%s)",
-             options_allowed(allowed, sizeof allowed, p), initial);
-    printf("%*s", indent, "");
+    options_allowed(allowed, sizeof allowed, p);
+    if (p->kind <= OPTIONS_REAL)
+        snprintf(allowed, sizeof allowed, "%.10g to %.10g%s", p->min, p->max,
+                 p->kind == OPTIONS_WHOLE_OR_AUTO ? ", or auto" : "");
+    if (p->kind <= OPTIONS_REAL && p->max >= 1e9)
+        snprintf(allowed, sizeof allowed, "%.10g or more", p->min);
+    if (p->kind < OPTIONS_TEXT)
+        snprintf(limits, sizeof limits, "%s%s", allowed, initial != NULL ? "; " : "");
+    snprintf(text, sizeof text,
+             initial != NULL ? "%s (%sdefault %s)" : *limits != 0 ? "%s (%s)" : "%s", p->help, limits,
+             initial);
     options_wrap(text, indent);
 }
 

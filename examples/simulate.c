@@ -332,7 +332,8 @@ int main(int argc, char **argv)
     if (options_parse(&options, argc, argv) != 0)
         return 2;
     if (o.help) {
-        printf("simulate - a step of many ranks, from its plan\n\n");
+        printf("simulate - a step of many ranks, from its plan\n\n"
+               "Usage: simulate [--OPTION VALUE ..]\n\n");
         options_print(&options);
         return fflush(stdout) != 0;
     }

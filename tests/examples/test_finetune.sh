@@ -27,8 +27,14 @@ text="$run --data $work/text --general $work/general --eval-iters 4"
 
 # ---- options and a new model -----------------------------------------------------------------------------
 check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a language model'"
-check "--help: what takes folders, and what both" sh -c "build/finetune --help > $work/log && grep -q -e '--save DIR' $work/log &&
-    grep -q -e '--model PATH ' $work/log && grep -q -e '--reference PATH .*FILE.gguf' $work/log"
+check "--help: what takes folders, and what both" sh -c "build/finetune --help > $work/help && grep -q -e '--save DIR' $work/help &&
+    grep -q -e '--model PATH ' $work/help && grep -q -e '--reference PATH .*FILE.gguf' $work/help"
+check "--help: a usage line, an example, headings" sh -c "grep -q '^Usage: finetune --model DIR --data FILE' $work/help &&
+    grep -q '^    finetune --model .* --save' $work/help && grep -q '^What is learned, and where it goes:' $work/help &&
+    grep -q '^LoRA:' $work/help && ! grep -q '^Others:' $work/help"
+check "--help: 80 columns, each option once" sh -c "! grep -q '.\{81\}' $work/help &&
+    grep -o '^  --[a-z0-9-]*' $work/help | sort > $work/options && [ \$(wc -l < $work/options) -gt 70 ] &&
+    [ \$(sort -u $work/options | wc -l) -eq \$(wc -l < $work/options) ]"
 check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
 check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
