@@ -191,11 +191,11 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
                                        20,         "WHICH", lm_rows,
                                        LM_ROWS,    usual };
 static const char title[] =
-    "fine-tunes a language model in Hugging Face's format inside a byte budget\n\n"
+    "fine-tunes a language model of Hugging Face's inside a byte budget\n\n"
     "Usage: finetune --model DIR --data FILE [--OPTION VALUE ..]\n"
     "       finetune --model DIR [--adapter DIR] --generate --prompt TEXT\n\n"
-    "    finetune --model smol --data chats.jsonl --epochs 3 --budget 800M --save tuned\n"
-    "    finetune --model smol --adapter tuned --generate --prompt 'Which tea is green?'\n"
+    "    finetune --model smol --data chats.jsonl --budget 800M --save tuned\n"
+    "    finetune --model smol --adapter tuned --generate --prompt 'Which tea?'\n"
     "    finetune --resume tuned --epochs 6      goes on, to 6 epochs in all\n"
     "    finetune --model smol --data chats.jsonl --plan    bytes alone, no training";
 static const char *const groups[] = {
