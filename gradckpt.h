@@ -30944,7 +30944,7 @@ typedef struct {
     gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
     const void *what;
     const char *like; /* a file that is new has the permissions of this one, if that is there */
-    int placed;       /* it is in place, even if there is an error */
+    int placed;       /* 1: in place, even if there is an error; -1: it is not, nor was a file */
 } gckpti_content;
 
 /* Replaces the file there as a whole, or leaves it as it is. */
@@ -32622,8 +32622,7 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
-/* Creates a file of this name with these permissions (-1: those of any new file). NULL: errno;
- * EEXIST: another save has this name. */
+/* Creates `name` with this mode, or the umask's (-1). NULL: errno; EEXIST: it is another save's. */
 static FILE *gckpti_create(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -32669,10 +32668,9 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
     gckpti_file_try(file, !file->f);
 }
 
-/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. FAT
- * frees the clusters of what is replaced at once, while its entry on the disk still leads there,
- * but not while it is open (NFS would move it); and writes to that entry where the new file begins
- * only when the file itself is synchronised: behind the folder, so that it never has two names. */
+/* Renames the flushed file so that it outlasts a power cut; cuts `target` off. Returns 0 if the
+ * rename failed. FAT needs the replaced file open, as it else frees its clusters before its entry,
+ * and the new one synchronised after the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->doing = "put it in place; is that in use";
@@ -32716,9 +32714,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error)
-        content->placed = gckpti_put_in_place(file, temporary, target);
-    if (!content->placed)
+    if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
+        content->placed = 1;
+    if (content->placed <= 0)
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
@@ -32729,8 +32727,9 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
                                          int placed)
 {
     return gckpti_error(object, GCKPT_E_FILE,
-                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
-                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
+                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
+                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
                         strerror(file->error), file->doing, path);
 }
 
@@ -32747,6 +32746,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_save_over(&file, target, room - 32, content->like);
+    content->placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error)
         gckpti_temporary(&file, temporary, mode);
@@ -33401,7 +33401,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
         result = gckpti_save(&index, x->path);
-    for (int i = x->part.ranks; i-- > 0 && !index.placed;)
+    for (int i = x->part.ranks; i-- > 0 && index.placed <= 0;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))

@@ -778,7 +778,8 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
                   forms);
     }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
-        json_fail(&line, 0, "none of the %.0f lines has anything to learn: texts and answers are empty",
+        json_fail(&line, 0,
+                  "none of the %.0f lines has anything to learn: texts and answers are empty",
                   (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
         json_fail(&line, 0, "no lines: expected %s", forms);

@@ -199,21 +199,31 @@ static const char title[] =
     "    finetune --resume tuned --epochs 6      goes on, to 6 epochs in all\n"
     "    finetune --model smol --data chats.jsonl --plan    bytes alone, no training";
 static const char *const groups[] = {
-    "The model", "model new adapter store map",
+    "The model",
+    "model new adapter store map",
     "What is learned, and where it goes",
     "data validation general context special-tokens chat user-turn assistant-turn system-turn save "
     "keep save-every resume export merge export-gguf",
-    "The method", "method size layers hidden",
-    "LoRA", "alpha rslora lora-dropout targets ranks alphas bias dora modules-to-save "
+    "The method",
+    "method size layers hidden",
+    "LoRA",
+    "alpha rslora lora-dropout targets ranks alphas bias dora modules-to-save "
     "ensure-weight-tying layers-to-transform",
-    "The objective", "objective beta label-smoothing reference teacher teacher-store "
+    "The objective",
+    "objective beta label-smoothing reference teacher teacher-store "
     "distill-temperature distill-alpha",
-    "Steps", "steps epochs batch in-order lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
+    "Steps",
+    "steps epochs batch in-order lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters",
-    "Bytes and time: what changes no result", "budget micro-batch checkpoint threads device",
-    "Bytes and time: what changes results", "bf16",
-    "Samples", "generate sample prompt samples temperature top-k top-p",
-    "What it tells", "eval plan timeline picture json help", NULL
+    "Bytes and time: what changes no result",
+    "budget micro-batch checkpoint threads device",
+    "Bytes and time: what changes results",
+    "bf16",
+    "Samples",
+    "generate sample prompt samples temperature top-k top-p",
+    "What it tells",
+    "eval plan timeline picture json help",
+    NULL
 };
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =

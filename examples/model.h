@@ -1158,14 +1158,26 @@ static inline int model_sync(const char *path)
 #endif
 }
 
+/* Returns how an error of a save ends: what became of the file of this name, which was not placed. */
+static inline const char *model_kept(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        return "no file was there, none is left";
+    fclose(f);
+    return "what was there is unharmed";
+}
+
 /* All of it is written, still under the name until then; or -1, and it is gone. */
 static inline int model_close_file(model_any *m, FILE *f, const char *path)
 {
     const int written = ferror(f) == 0;
+    char to[MODEL_PATH];
     if (fclose(f) == 0 && written && model_sync(path))
         return 0;
-    model_fail(m, "%.*s: %s; what was there is unharmed", (int)(strlen(path) - strlen(".tmp")),
-               path, strerror(errno));
+    const int error = errno;
+    snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
+    model_fail(m, "%s: %s; %s", to, strerror(error), model_kept(to));
     remove(path);
     return -1;
 }
@@ -1206,7 +1218,8 @@ static inline int model_place_file(model_any *m, const char *path)
     snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
     const int held = model_hold(to), failed = rename(path, to);
     if (failed) {
-        model_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
+        const int error = errno;
+        model_fail(m, "%s: %s; %s", to, strerror(error), model_kept(to));
         remove(path);
     } else { /* the folder keeps the new name, and FAT where it leads */
         snprintf(folder, sizeof folder, "%s", to);
@@ -1240,7 +1253,9 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     }
     if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
         remove(path);
-        return model_fail(m, "%s/%s: %s", dir, name, gckpt_error_text(store));
+        const char *text = gckpt_error_text(store); /* ends in "? .. is unharmed: .tmp's name" */
+        const char *kept = model_path(m, weights, dir, name) == 0 ? model_kept(weights) : "";
+        return model_fail(m, "%s: %.*s; %s", weights, (int)strcspn(text, "?"), text, kept);
     }
     if (model_place_file(m, path) == 0)
         return model_place_file(m, weights);

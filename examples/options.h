@@ -147,8 +147,10 @@ static void options_print_row(const options_table *t, const options_row *p)
     if (p->kind < OPTIONS_TEXT)
         snprintf(limits, sizeof limits, "%s%s", allowed, initial != NULL ? "; " : "");
     snprintf(text, sizeof text,
-             initial != NULL ? "%s (%sdefault %s)" : *limits != 0 ? "%s (%s)" : "%s", p->help, limits,
-             initial);
+             initial != NULL ? "%s (%sdefault %s)"
+             : *limits != 0  ? "%s (%s)"
+                             : "%s",
+             p->help, limits, initial);
     options_wrap(text, indent);
 }
 

@@ -53,7 +53,7 @@ typedef struct {
     gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
     const void *what;
     const char *like; /* a file that is new has the permissions of this one, if that is there */
-    int placed;       /* it is in place, even if there is an error */
+    int placed;       /* 1: in place, even if there is an error; -1: it is not, nor was a file */
 } gckpti_content;
 
 /* Replaces the file there as a whole, or leaves it as it is. */

@@ -164,8 +164,7 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
-/* Creates a file of this name with these permissions (-1: those of any new file). NULL: errno;
- * EEXIST: another save has this name. */
+/* Creates `name` with this mode, or the umask's (-1). NULL: errno; EEXIST: it is another save's. */
 static FILE *gckpti_create(const char *name, int mode)
 {
 #if GCKPTI_POSIX
@@ -211,10 +210,9 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
     gckpti_file_try(file, !file->f);
 }
 
-/* Renames what is flushed, and has that outlast a power cut. Cuts `target` off. 0: it did not. FAT
- * frees the clusters of what is replaced at once, while its entry on the disk still leads there,
- * but not while it is open (NFS would move it); and writes to that entry where the new file begins
- * only when the file itself is synchronised: behind the folder, so that it never has two names. */
+/* Renames the flushed file so that it outlasts a power cut; cuts `target` off. Returns 0 if the
+ * rename failed. FAT needs the replaced file open, as it else frees its clusters before its entry,
+ * and the new one synchronised after the folder, so that it never has two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->doing = "put it in place; is that in use";
@@ -258,9 +256,9 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error)
-        content->placed = gckpti_put_in_place(file, temporary, target);
-    if (!content->placed)
+    if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
+        content->placed = 1;
+    if (content->placed <= 0)
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
@@ -271,8 +269,9 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
                                          int placed)
 {
     return gckpti_error(object, GCKPT_E_FILE,
-                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
-                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
+                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
+                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
                         strerror(file->error), file->doing, path);
 }
 
@@ -289,6 +288,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_save_over(&file, target, room - 32, content->like);
+    content->placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error)
         gckpti_temporary(&file, temporary, mode);

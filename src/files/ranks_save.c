@@ -254,7 +254,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
         result = gckpti_save(&index, x->path);
-    for (int i = x->part.ranks; i-- > 0 && !index.placed;)
+    for (int i = x->part.ranks; i-- > 0 && index.placed <= 0;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))

@@ -780,6 +780,22 @@ check "--save over a file" fails_with 1 "save" build/finetune $text --save "$wor
 mkdir -p "$work/blocked/adapter_config.json"
 check "--save where a folder is in the way" fails_with 1 "adapter_config.json: .*unharmed" build/finetune $text \
     --steps 1 --save "$work/blocked"
+# full SAYS ARGUMENT..: the disk is full when 8 blocks are written, which the model's weights need
+full()
+{
+    says=$1
+    shift
+    (trap '' XFSZ; ulimit -f 8; exec build/finetune "$@") > /dev/null 2> "$work/stderr"
+    cat "$work/stderr"
+    grep -q -e "$says" "$work/stderr"
+}
+check "a first --save on a full disk: nothing was there" full "fresh/model.safetensors: .*; no file was there, none is left" $text --method full --steps 1 \
+    --save "$work/fresh"
+build/finetune $text --steps 1 --method full --save "$work/older" > "$work/stdout" 2> "$work/stderr"
+cp "$work/older/model.safetensors" "$work/older.copy"
+check "a second one: what was there is unharmed" full "older/model.safetensors: .*; what was there is unharmed" $text --method full --steps 1 \
+    --save "$work/older"
+check "and it is" cmp "$work/older/model.safetensors" "$work/older.copy"
 check "--json over the data" fails_with 2 "also --data" build/finetune $text --json "$work/text"
 check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.copy"
 check "nothing is left beside what was saved" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"

@@ -864,6 +864,10 @@ static void test_flush(void)
             CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK);
         }
     }
+    fsync_fails = 1; /* a first save: there is nothing that could be unharmed */
+    fsync_calls = 0;
+    CHECK(gckpt_store_save(s, "first.st") == GCKPT_E_FILE && nothing_like("first.st"));
+    CHECK_MSG(strstr(gckpt_error_text(s), "No file was there, none is left: \"first.st\""), "%s", gckpt_error_text(s));
     fsync_fails = 0;
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
