@@ -16,6 +16,14 @@ less()
     awk "BEGIN { exit !($1 < $2) }"
 }
 
+# says PATTERN ARGUMENT..: it does what it is asked for, and prints a line like this
+says()
+{
+    pattern=$1
+    shift
+    build/finetune "$@" > "$work/stdout" 2>&1 && cat "$work/stdout" && grep -q -e "$pattern" "$work/stdout"
+}
+
 model="--model $work/tiny"
 head -c 40000 gradckpt.h > "$work/text"
 head -c 40000 examples/shakespeare.txt > "$work/play"
@@ -37,6 +45,18 @@ check "--help: 80 columns, each option once" sh -c "! grep -q '.\{81\}' $work/he
     [ \$(sort -u $work/options | wc -l) -eq \$(wc -l < $work/options) ]"
 check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
 check "--new" build/finetune --new 2x32x4x48 $model
+check "--new says what it made" says "^new    $work/talks: llama, [0-9]* parameters, .*; chat template: chatml\$" \
+    --new llama:2x32x4x2x256 --chat chatml --model "$work/talks"
+check "--new without a template" says "^new    $work/mute: gpt2, .*; chat template: none (--new .. --chat chatml adds one)" \
+    --new 1x16x2x32 --model "$work/mute"
+echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role": "assistant", "content": "Sencha."}]}' > "$work/tea.jsonl"
+check "README's chats train --new's model" says "^chats  chatml, by the model's chat_template.jinja" --model "$work/talks" \
+    --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
+check "and it answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
+check "--plan: what the process needs" says "^       the process, or its container: [0-9]* MB, with the data and up to 30 MB" $model \
+    --data "$work/text" --plan
+check "--store int4 says what it costs" says "^note   --store int4 loses .* by 0.42 nats a token, by int8 by 0.01;" $model --data "$work/text" \
+    --store int4 --plan
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
@@ -91,7 +111,7 @@ for mark in '' '\357\273\277'; do
 done > "$work/counts"
 check "a byte order mark is no token" test "$(tr '\n' ' ' < "$work/counts")" = "47 tokens 47 tokens "
 check "another encoding is noted" sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
-    build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are no UTF-8, taken as U+FFFD'"
+    build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are not UTF-8, taken as U+FFFD'"
 check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
 check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
 
@@ -337,8 +357,19 @@ cp "$work/tiny/"* "$work/endless"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
 sed -i.old 's/, "<|endoftext|>": 256//' "$work/endless/vocab.json"
 printf '{"prompt": "a", "answer": "b"}\n{"prompt": "a", "answer": ""}\n' > "$work/bad.jsonl"
-check "an answer of nothing, with no end of text behind it" fails_with 1 "bad.jsonl:2: an answer without a token" \
-    build/finetune --model "$work/endless" --data "$work/bad.jsonl"
+check "an answer of nothing, with no end of text behind it" says "^note   --data: 1 line has nothing to learn and is left out" \
+    --model "$work/endless" --data "$work/bad.jsonl" --eval-every 0 --plan
+check "an answer of nothing" says "^note   --data: 1 answer is empty: only its end is learned, as in TRL" $model \
+    --data "$work/bad.jsonl" --eval-every 0 --plan
+printf '{"text": "a\\ud83d"}\n{"text": "b\\udc00\\ud800"}\n' > "$work/half.jsonl"
+check "half of a surrogate pair" says "^note   --data: 3 halves of surrogate pairs .*, taken as U+FFFD" $model \
+    --data "$work/half.jsonl" --eval-every 0 --plan
+printf '{"prompt": "a", "chosen": "b", "rejected": "b"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' > "$work/same.jsonl"
+check "a pair of one answer" says "^note   --data: 1 pair has the same answer twice and teaches nothing" $model \
+    --objective dpo --data "$work/same.jsonl" --eval-every 0 --plan
+cp "$work/text" "$work/table.csv"
+check "a table is learned as text" says "^note   --data: .*table.csv is learned as plain text, .*FILE.jsonl" $model \
+    --data "$work/table.csv" --plan
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
 check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
 
