@@ -22,8 +22,9 @@
  * 1998), unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
  * t10k-labels-idx1-ubyte, or others of these names and format; or (on POSIX systems) pictures of
  * one size, a folder a class, as torchvision's ImageFolder has them: train/CLASS/NAME.ppm (or .pgm)
- * and val/CLASS/NAME.ppm. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such. Pixels are
- * (rows,height,width,channels), less the mean and by the deviation of those to be trained on. */
+ * and val/CLASS/NAME.ppm; hidden files, Thumbs.db and desktop.ini are skipped. `magick mogrify
+ * -resize 32x32! -format ppm *.jpg` makes such. Pixels are (rows,height,width,channels), less the
+ * mean and by the deviation of those to be trained on. */
 #ifndef IMAGES_H
 #define IMAGES_H
 #include <stdint.h>
@@ -33,6 +34,7 @@
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
+#include <strings.h>
 #include <sys/stat.h>
 #define IMAGES_FOLDERS
 #endif
@@ -220,13 +222,21 @@ static inline int images_part(images_set *s, const char *folder, int part)
 }
 
 #ifdef IMAGES_FOLDERS
-/* Names in a folder, sorted, but for those that begin with a point. -1: there is no such folder, or
- * (s->error) no memory. */
+/* Returns whether a name of a folder is no picture's and no class's: hidden, or what Windows puts
+ * into folders that were looked at. */
+static inline int images_is_skipped(const char *name)
+{
+    return name[0] == '.' || strcasecmp(name, "Thumbs.db") == 0 ||
+           strcasecmp(name, "desktop.ini") == 0;
+}
+
 static inline int images_by_name(const void *a, const void *b)
 {
     return strcmp((const char *)a, (const char *)b);
 }
 
+/* Lists the names in a folder, sorted, without those that are skipped. Returns their number, or -1
+ * if there is no such folder, or no memory (s->error). */
 static inline int64_t images_list(images_set *s, const char *path, char (**names)[256])
 {
     DIR *folder = opendir(path);
@@ -235,7 +245,7 @@ static inline int64_t images_list(images_set *s, const char *path, char (**names
     if (folder == NULL)
         return -1;
     for (struct dirent *d; (d = readdir(folder)) != NULL;) {
-        if (d->d_name[0] == '.')
+        if (images_is_skipped(d->d_name))
             continue;
         void *more = realloc(*names, (size_t)(n + 1) * sizeof **names);
         if (more == NULL) {

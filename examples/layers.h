@@ -5,8 +5,8 @@
  *     for (int i = 0; i < 12; i++)
  *         h = layers_block(h, &gpt, i);                 // (B,T,C) -> (B,T,C)
  *
- * Names, shapes and initial values are PyTorch's: dense layers are its nn.Linear, "fc1.weight"
- * (64,I) and "fc1.bias". Images have their channels last here: a convolution's weights are
+ * Names, shapes and initial values are PyTorch's (a whole block's those of its model, GPT-2 or
+ * Llama): dense layers are its nn.Linear, "fc1.weight" (64,I) and "fc1.bias". Images have their channels last here: a convolution's weights are
  * (KH,KW,I,O), PyTorch's (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes files are
  * read and written in PyTorch's order; layers_flatten is its nn.Flatten. So
  *
@@ -21,13 +21,33 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Parameter NAME.part */
-static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
-                                         gckpt_shape shape, gckpt_init init)
+/* Set it to 1 where layers of one name are to share their weights, as two calls of one nn.Module do.
+ * Else the first such pair in a graph is named on stderr, since two layers of PyTorch are two. */
+static int layers_share;
+
+/* Returns parameter NAME.part, which may be there already. */
+static inline gckpt_tensor *layers_param_again(gckpt_graph *g, const char *name, const char *part,
+                                               gckpt_shape shape, gckpt_init init)
 {
     char full[256];
     const int n = snprintf(full, sizeof full, "%s.%s", name, part);
     return gckpt_param(g, n < (int)sizeof full ? full : NULL, shape, init);
+}
+
+/* Returns parameter NAME.part of a layer, which is new in the graph, unless layers_share is 1. */
+static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
+                                         gckpt_shape shape, gckpt_init init)
+{
+    const int before = gckpt_graph_size(g);
+    gckpt_tensor *p = layers_param_again(g, name, part, shape, init);
+    if (p != NULL && gckpt_graph_size(g) == before && !layers_share) {
+        fprintf(stderr,
+                "layers.h: two layers are named \"%s\" and share %s.%s: give one another name, or "
+                "set layers_share = 1 where that is meant\n",
+                name, name, part);
+        layers_share = 1; /* said once */
+    }
+    return p;
 }
 
 /* Of the last axis; 1 for NULL. */
@@ -131,30 +151,13 @@ static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
     return gckpt_layernorm(x, gain, bias);
 }
 
-/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so
- * that stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 /
- * what a place sees) (He 2015). */
-static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
-                                        int stride)
-{
-    const int64_t in = layers_width(x);
-    const gckpt_init he = { layers_rsqrt((double)in * size * size / 2), 0, 0 };
-    gckpt_window window;
-    memset(&window, 0, sizeof window);
-    for (int i = 0; i < 2; i++)
-        window.stride[i] = stride, window.padding[i] = size / 2;
-    gckpt_tensor *w =
-        layers_param(gckpt_graph_of(x), name, "weight", gckpt_shape4(size, size, in, out), he);
-    return gckpt_conv2d(x, w, NULL, &window);
-}
-
 /* gckpt_conv2d, _conv1d, or one of their _transposed, with NAME.weight of this shape, and NAME.bias
  * where `biases` are not 0; both from U(-1,1) / sqrt(elements but the last axis), as PyTorch's. */
-static inline gckpt_tensor *
-layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                    const gckpt_window *window),
-                gckpt_tensor *x, const char *name, gckpt_shape shape, int64_t biases,
-                const gckpt_window *window)
+static inline gckpt_tensor *layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w,
+                                                                gckpt_tensor *bias,
+                                                                const gckpt_window *window),
+                                            gckpt_tensor *x, const char *name, gckpt_shape shape,
+                                            int64_t biases, const gckpt_window *window)
 {
     gckpt_graph *g = gckpt_graph_of(x);
     double seen = 1;
@@ -181,6 +184,18 @@ static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int
 {
     const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
+}
+
+/* nn.Conv2d(I, out, size, stride, padding=size // 2, bias=False), size odd: stride 1 keeps an image's
+ * size. For before a norm, which has a bias. */
+static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
+                                        int stride)
+{
+    gckpt_window window;
+    memset(&window, 0, sizeof window);
+    for (int i = 0; i < 2; i++)
+        window.stride[i] = stride, window.padding[i] = size / 2;
+    return layers_conv2d(x, name, out, size, &window, 0);
 }
 
 /* nn.Conv1d: (B,T,I) -> (B,P,out). The window's [1] counts: { .padding = { 0, 1 } }. */
@@ -231,14 +246,22 @@ static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
     return gckpt_batchnorm(x, gain, bias, mean, variance);
 }
 
-/* i32 (..) -> (..,width): rows of NAME.weight (count,width), normal times 0.02 (GPT-2). */
+/* i32 (..) -> (..,width): rows of NAME.weight (count,width), with initial values as given; GPT-2's
+ * and Llama's are { 0.02f, 0, 0 }. */
+static inline gckpt_tensor *layers_embed_with(gckpt_tensor *index, const char *name, int64_t count,
+                                              int64_t width, gckpt_init init)
+{
+    return gckpt_embed(
+        layers_param(gckpt_graph_of(index), name, "weight", gckpt_shape2(count, width), init),
+        index);
+}
+
+/* nn.Embedding(count, width): the same from N(0,1). */
 static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, int64_t count,
                                          int64_t width)
 {
-    const gckpt_init normal = { 0.02f, 0, 0 };
-    return gckpt_embed(
-        layers_param(gckpt_graph_of(index), name, "weight", gckpt_shape2(count, width), normal),
-        index);
+    const gckpt_init normal = { 1, 0, 0 };
+    return layers_embed_with(index, name, count, width, normal);
 }
 
 typedef struct {
@@ -265,16 +288,24 @@ static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt,
     a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
     x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, branch, zero), gpt->dropout));
     a = gckpt_gelu(layers_dense_with(layers_norm(x, name[3]), name[4], 4 * C, normal, zero));
-    return gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
+    return gckpt_add(x,
+                     gckpt_dropout(layers_dense_with(a, name[5], C, branch, zero), gpt->dropout));
 }
 
-/* (..,I) -> (..,out): x weight', normal times 0.02, without bias. */
+/* (..,I) -> (..,out): x weight', without bias, with initial values as given. */
+static inline gckpt_tensor *layers_map_with(gckpt_tensor *x, const char *name, int64_t out,
+                                            gckpt_init init)
+{
+    const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
+    return gckpt_linear_transposed(x, layers_param(gckpt_graph_of(x), name, "weight", shape, init),
+                                   NULL);
+}
+
+/* nn.Linear(I, out, bias=False) */
 static inline gckpt_tensor *layers_map(gckpt_tensor *x, const char *name, int64_t out)
 {
-    const gckpt_init normal = { 0.02f, 0, 0 };
-    const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
-    return gckpt_linear_transposed(
-        x, layers_param(gckpt_graph_of(x), name, "weight", shape, normal), NULL);
+    const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
+    return layers_map_with(x, name, out, init);
 }
 
 /* Root-mean-square norm (Zhang & Sennrich 2019): gain NAME.weight, from 1. */
@@ -286,7 +317,8 @@ static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
 }
 
 /* Block `layer` of a Llama, (B,T,C) -> (B,T,C), with `inner` units in its MLP: Touvron 2023, names
- * and pairs of rotary as in transformers ("model.layers.3.self_attn.q_proj.weight"). */
+ * and pairs of rotary as in transformers ("model.layers.3.self_attn.q_proj.weight"), and its initial
+ * values: normal, 0.02. */
 static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64_t inner, int layer)
 {
     static const char *const parts[9] = { "input_layernorm",  "self_attn.q_proj",
@@ -294,19 +326,20 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
                                           "self_attn.o_proj", "post_attention_layernorm",
                                           "mlp.gate_proj",    "mlp.up_proj",
                                           "mlp.down_proj" };
+    const gckpt_init normal = { 0.02f, 0, 0 };
     const int64_t C = layers_width(x);
     char name[9][64];
     for (int i = 0; i < 9; i++)
         snprintf(name[i], sizeof name[i], "model.layers.%i.%s", layer, parts[i]);
     gckpt_tensor *h = layers_rmsnorm(x, name[0]);
-    gckpt_tensor *q = gckpt_rotary(layers_map(h, name[1], C), heads, 0);
-    gckpt_tensor *k = gckpt_rotary(layers_map(h, name[2], C), heads, 0);
-    h = gckpt_attention(q, k, layers_map(h, name[3], C), heads, 1);
-    x = gckpt_add(x, layers_map(h, name[4], C));
+    gckpt_tensor *q = gckpt_rotary(layers_map_with(h, name[1], C, normal), heads, 0);
+    gckpt_tensor *k = gckpt_rotary(layers_map_with(h, name[2], C, normal), heads, 0);
+    h = gckpt_attention(q, k, layers_map_with(h, name[3], C, normal), heads, 1);
+    x = gckpt_add(x, layers_map_with(h, name[4], C, normal));
     h = layers_rmsnorm(x, name[5]);
-    gckpt_tensor *gate = gckpt_silu(layers_map(h, name[6], inner));
-    gate = gckpt_mul(gate, layers_map(h, name[7], inner));
-    return gckpt_add(x, layers_map(gate, name[8], C));
+    gckpt_tensor *gate = gckpt_silu(layers_map_with(h, name[6], inner, normal));
+    gate = gckpt_mul(gate, layers_map_with(h, name[7], inner, normal));
+    return gckpt_add(x, layers_map_with(gate, name[8], C, normal));
 }
 
 /* What layer `layer` of a recurrent net of PyTorch has, `rows` of each: NAME.weight_ih_l0 (rows,I),
@@ -320,8 +353,8 @@ static inline void layers_gates(gckpt_tensor *x, const char *name, int layer, in
         char part[32];
         const gckpt_shape wide = gckpt_shape2(rows, i == 0 ? layers_width(x) : hidden);
         snprintf(part, sizeof part, "%s_l%i", parts[i], layer);
-        gates[i] = layers_param(gckpt_graph_of(x), name, part,
-                                i % 2 == 0 ? wide : gckpt_shape1(rows), init);
+        gates[i] = layers_param_again(gckpt_graph_of(x), name, part,
+                                      i % 2 == 0 ? wide : gckpt_shape1(rows), init);
     }
 }
 

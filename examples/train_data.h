@@ -1,5 +1,5 @@
 /* train_data.h - rows to learn from, for train.h: in memory, there also in fewer bytes, or from a
- * callback; their order in an epoch, and chance that a row can be changed by. To copy, and to
+ * callback; their order, in an epoch and at all, and chance that a row can be changed by. To copy, and to
  * change: it uses public calls only. C99 or C++11; include gradckpt.h first. */
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H
@@ -26,7 +26,8 @@ typedef struct {
 } train_column;
 typedef struct {
     train_column column[TRAIN_COLUMNS]; /* up to the first without a name */
-    int64_t rows, validation;           /* all; of them the last ones, which are not trained on */
+    /* all; of them the last ones, which are not trained on (train_shuffle_rows: any) */
+    int64_t rows, validation;
 } train_data;
 
 /* What the callback is given: rows whose columns it fills, or changes. So that budgets, threads and
@@ -101,6 +102,27 @@ static inline float train_from_f16(uint16_t half)
     word |= (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
     memcpy(&x, &word, sizeof x);
     return x;
+}
+
+/* Puts the rows of all columns with values into an order that `seed` says, in place (the arrays must
+ * not be const): before train_fit, where rows are sorted, so that the last ones, which validate, are
+ * like the others. Each row keeps its columns. */
+static inline void train_shuffle_rows(train_data *data, uint64_t seed)
+{
+    uint64_t state = seed;
+    for (int64_t i = data->rows - 1; i > 0; i--) {
+        const int64_t k = (int64_t)(train_mix(state += 0x9e3779b97f4a7c15u) % (uint64_t)(i + 1));
+        for (int j = 0; j < TRAIN_COLUMNS && data->column[j].name != NULL; j++) {
+            const train_column *c = &data->column[j];
+            char *values = (char *)(uintptr_t)c->values;
+            const int64_t size = train_width(c) * train_stored(c);
+            for (int64_t byte = 0; byte < size && values != NULL && k != i; byte++) {
+                const char kept = values[i * size + byte];
+                values[i * size + byte] = values[k * size + byte];
+                values[k * size + byte] = kept;
+            }
+        }
+    }
 }
 
 /* A row as the graph has it. */

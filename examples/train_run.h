@@ -33,6 +33,7 @@ typedef struct {
     int64_t resumed;                  /* steps that others did */
     time_t began, told;               /* told: when the clock on stderr was last written, */
     int shown;                        /* and its length */
+    int unfinite;                     /* 1: a note of a validation loss that is none is made */
     char path[1024];                  /* of the best weights */
     char values[20];                  /* a hash of all rows' values, for the file's note */
 } train_run;
@@ -44,6 +45,23 @@ static inline int train_fail(train_run *t, const char *format, ...)
     vsnprintf(t->r->error, sizeof t->r->error, format, list);
     va_end(list);
     return -1;
+}
+
+/* Adds a line to the report's notes, and prints it on stderr. */
+static inline void train_note(train_run *t, const char *format, ...)
+{
+    char *notes = t->r->notes;
+    const size_t used = strlen(notes), room = sizeof t->r->notes - used;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(notes + used, room, format, list);
+    va_end(list);
+    if (t->shown > 0)
+        fprintf(stderr, "\r%*s\r", t->shown, "");
+    t->shown = 0;
+    fprintf(stderr, "note: %s\n", notes + used);
+    if (strlen(notes) + 1 < sizeof t->r->notes)
+        strcat(notes, "\n");
 }
 
 static inline int train_start(train_run *t, gckpt_store *store, train_model model,
@@ -477,10 +495,11 @@ static inline int train_read_notes(train_run *t)
                           t->o.save, note != NULL ? note + at : "no note", recipe);
     if (t->r->epoch < 0 || b->epoch < 0 || b->epoch > t->r->epoch ||
         !(done >= 0 && done <= (double)t->r->steps))
-        return train_fail(t,
-                          "%s is damaged: its notes say epoch %i, best %i, step %.0f of %.0f: remove "
-                          "it, or take another",
-                          t->o.save, t->r->epoch, b->epoch, done, (double)t->r->steps);
+        return train_fail(
+            t,
+            "%s is damaged: its notes say epoch %i, best %i, step %.0f of %.0f: remove "
+            "it, or take another",
+            t->o.save, t->r->epoch, b->epoch, done, (double)t->r->steps);
     t->done = (int64_t)done;
     b->losses = t->r->losses;
     note = gckpt_store_note(t->store, "train.each"); /* older files have none */
@@ -536,6 +555,48 @@ static inline int train_load(train_run *t)
     return t->best.epoch > 0 && no_best ? train_fail(t, "%s", error) : 0;
 }
 
+/* Notes rows that look sorted: no target of those for validation lies among the others'. */
+static inline void train_check_order(train_run *t)
+{
+    const train_column *c = &t->data.column[t->columns - 1];
+    double least[2] = { 0, 0 }, most[2] = { 0, 0 };
+    int64_t seen[2] = { 0, 0 };
+    if (c->values == NULL || train_width(c) != 1 || t->data.validation < 10)
+        return;
+    for (int64_t i = 0; i < t->data.rows; i++) {
+        const int part = i >= t->trained;
+        int32_t whole;
+        float real;
+        train_widen(c, i, c->type == GCKPT_I32 ? (void *)&whole : (void *)&real);
+        const double value = c->type == GCKPT_I32 ? (double)whole : (double)real;
+        if (c->type == GCKPT_I32 && value < 0)
+            continue;
+        least[part] = seen[part] == 0 || value < least[part] ? value : least[part];
+        most[part] = seen[part] == 0 || value > most[part] ? value : most[part];
+        seen[part]++;
+    }
+    if (seen[0] > 0 && seen[1] > 0 && least[0] < most[0] &&
+        (least[1] >= most[0] || most[1] <= least[0]))
+        train_note(
+            t,
+            "\"%s\" is %g to %g in the rows for validation, which are the last, and %g to %g "
+            "in the others: are the rows sorted? train_shuffle_rows(&data, 1) mixes them",
+            c->name, least[1], most[1], least[0], most[0]);
+}
+
+/* Notes the first epoch whose validation loss is not finite. */
+static inline void train_check_validation(train_run *t)
+{
+    const train_report *r = t->r;
+    if (r->validation - r->validation == 0 || t->unfinite)
+        return;
+    t->unfinite = 1;
+    train_note(t,
+               "the validation loss of epoch %i is not a number: NaN or infinity in rows %.0f to "
+               "%.0f of the data, or weights that have grown without bound (a smaller lr helps)",
+               r->epoch, (double)t->trained, (double)(t->trained + t->checked) - 1);
+}
+
 /* Plans, memory, what a file has to go on from, executors. */
 static inline int train_ready(train_run *t)
 {
@@ -562,6 +623,12 @@ static inline int train_ready(train_run *t)
         return -1;
     whole = !gckpt_plan_split_exact(t->forward_plan, &op);
     t->checked = t->data.validation - (whole ? t->data.validation % t->batch : 0);
+    if (whole) /* batch norms are not among these: they mix rows in training alone */
+        train_note(t,
+                   "%s mixes the rows of a batch, so that each row's output depends on the others: "
+                   "where that is not meant, two shapes broadcast, such as (B,1) with (B)",
+                   op);
+    train_check_order(t);
     t->weights = (float *)malloc((size_t)train_keep(t, 0) * sizeof *t->weights);
     t->outputs = (float *)malloc((size_t)(1 + t->checked * t->width) * sizeof *t->outputs);
     const int full = train_room(t, t->trained, t->columns);

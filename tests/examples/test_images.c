@@ -220,6 +220,7 @@ static void test_folders(void)
     for (int i = 0; i < 5; i++)
         put(files[i], i == 1 ? "P6 # a comment\n# another\n2\t3\n#\n255\n" : "P6\n2 3\n255\n", 18, 20 * i);
     put("train/tea/.hidden", "", 0, 0);
+    put("train/tea/Thumbs.db", "", 0, 0), put("train/desktop.ini", "", 0, 0), put("val/coffee/Desktop.ini", "", 0, 0); /* Windows' */
     mkdir(AT "/names", 0777);
     for (int i = 0; i < 6; i++)
         snprintf(path, sizeof path, "names/%s", more[i]), put(path, "", 0, 0);
@@ -267,9 +268,9 @@ static void test_folders(void)
     put("val/water/1.ppm", "P6\n2 3\n255\n", 18, 0);
     refused("val: not the classes of train");
     remove(AT "/val/water/1.ppm"), rmdir(AT "/val/water");
-    remove(AT "/val/coffee/2.ppm"), rmdir(AT "/val/coffee"), rmdir(AT "/val");
+    remove(AT "/val/coffee/2.ppm"), remove(AT "/val/coffee/Desktop.ini"), rmdir(AT "/val/coffee"), rmdir(AT "/val");
     refused("has neither test_batch.bin nor MNIST's t10k-images-idx3-ubyte and its labels, nor val/CLASS/NAME.ppm");
-    remove(AT "/train/tea/.hidden");
+    remove(AT "/train/tea/.hidden"), remove(AT "/train/tea/Thumbs.db"), remove(AT "/train/desktop.ini");
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, AT "/%s", files[i]);
         remove(path);

@@ -595,8 +595,8 @@ static void test_classes(void)
 static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
-    gckpt_tensor *w = layers_param(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
     classifier(net, user);
+    gckpt_tensor *w = layers_param_again(net->graph, "fc", "weight", gckpt_shape2(3, WIDE), (gckpt_init){ 0.1f, 0, 0 });
     gckpt_tensor *squares = gckpt_sum_loss(gckpt_mul(net->output, net->output));
     for (int i = 0; i < 2; i++)
         net->more[i] = none;
