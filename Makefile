@@ -66,7 +66,7 @@ LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(IN
 all: examples
 
 help:
-	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
+	@echo 'make run       compile for some 40 s, train a small GPT on the text of gradckpt.h for about a minute, sample it'
 	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 8 minutes on 2 cores, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 4 minutes on 2 cores'
 	@echo 'make check     the wide test, one of each kind: compilers, options, sanitizers, machines, macros, symbols'
@@ -126,6 +126,7 @@ help:
 examples: $(EXAMPLES)
 
 run: build/gpt
+	@echo 'training for about a minute'
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
 	@echo

@@ -30,13 +30,9 @@ class Block(nn.Module):
 
 def network():
     w = WIDTH
-    net = nn.Sequential(nn.Conv2d(1, w, 3, 1, 1, bias=False), nn.BatchNorm2d(w), nn.ReLU(),
-                        Block(w, w, 1), Block(w, 2 * w, 2), Block(2 * w, 4 * w, 2),
-                        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, 10))
-    for m in net.modules():
-        if isinstance(m, nn.Conv2d):
-            nn.init.kaiming_normal_(m.weight, mode="fan_in", nonlinearity="relu")
-    return net
+    return nn.Sequential(nn.Conv2d(1, w, 3, 1, 1, bias=False), nn.BatchNorm2d(w), nn.ReLU(),
+                         Block(w, w, 1), Block(w, 2 * w, 2), Block(2 * w, 4 * w, 2),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, 10))
 
 
 def digits():
