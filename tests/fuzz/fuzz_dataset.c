@@ -4,8 +4,8 @@
  * with the tokenizer of SmolLM2, texts also with Llama 2's. Tried: dataset_open_as and
  * dataset_open_pairs, rows of three lengths, batches of like length. What must hold: a refusal has an
  * error text and leaves nothing; tokens are of the vocabulary; an epoch has each row once; lines that
- * were read have an answer, and something before it; tokens that are written are read again. One input
- * in eight gets all ways to open it and all lengths, the others one of each. */
+ * were read have a target; tokens that are written are read again. One input in eight gets all ways
+ * to open it and all lengths, the others one of each. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -114,6 +114,7 @@ static const char *const words[] = { "\"prompt\"",
                                      "\"rejected\"",
                                      "\"the same \\u00e9\"",
                                      "\"the same \\u00e8\"",
+                                     "\"half \\ud83d\"",
                                      "\"messages\"",
                                      "\"<|im_end|>\"",
                                      "\" \"",
