@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1779
+ *     >>store     parameters and optimiser state, however they are stored                     1785
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -51,13 +51,13 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1752
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5365
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5397
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2565
+ *     >>files     safetensors                                                                 2566
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
@@ -1829,6 +1829,13 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
+    /* If nonzero, gckpt_forward also runs with initial values, in a benchmark for example or to
+     * evaluate a model before its first step. If 0, it returns E_ARG, and the text names the
+     * parameter, unless all of the plan's parameters were loaded, bound to memory of the program
+     * (gckpt_store_external, gckpt_store_map), trained by a step of a plan that has them (frozen or
+     * not) or could be set: gckpt_store_get gave a pointer to them, or gckpt_store_push was called.
+     * With GCKPT_NO_TEXT nothing is checked. */
+    int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
      * as long; one of them runs at a time, and each plan counts their bytes. */
@@ -4792,6 +4799,7 @@ typedef struct {
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
+    unsigned char assigned;     /* its values were loaded, set or trained: they are not initial */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -5814,6 +5822,7 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, w->values, (size_t)q->p.elements * sizeof(float));
         q->raw = 0;
+        q->assigned = 1;
     }
     if (result != GCKPT_OK) {
         gckpti_tell_block(s, "store", &s->memory, 0);
@@ -6076,8 +6085,10 @@ GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
     gckpt_result result;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         gckpti_changed(store, q, GCKPTI_HOST);
+        q->assigned = 1;
+    }
     return result;
 }
 
@@ -6108,6 +6119,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
         return GCKPT_E_MEMORY;
     }
     (*q)->p.frozen = (*q)->locked = !writable;
+    (*q)->assigned = 1;
     return gckpti_ok(store);
 }
 
@@ -6137,6 +6149,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
+        store->params[index].assigned = 1;
     }
     if (result != GCKPT_OK || out->values || out->packed)
         return result;
@@ -25240,6 +25253,9 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
 
+/* Whether gckpt_forward checks that values are not initial ones (desc.allow_initial). */
+enum { GCKPTI_ASKS_VALUES = GCKPTI_TEXT > 1 };
+
 /* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
 /* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
  * the rows at hand are done, others may come. */
@@ -29002,7 +29018,10 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
         if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
-    e->store->step += e->update.begun && !bad;
+    const int counts = e->update.begun && !bad;
+    for (size_t i = 0; i < p->param_count && counts && GCKPTI_ASKS_VALUES; i++)
+        gckpti_param_of(e, (int)i)->assigned = 1; /* frozen ones too */
+    e->store->step += (uint64_t)counts;
     return bad;
 }
 #endif
@@ -29732,6 +29751,29 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
+/* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
+static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
+{
+    const gckpt_store *s = e->store;
+    int listed = 0, more = 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
+                 "load a file after the graph is built, or set desc.allow_initial; ",
+                 q->p.name);
+    gckpti_text t = gckpti_said(&e->object);
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].assigned && listed < 3)
+            gckpti_text_add(&t, listed++ ? ", \"%s\"" : "the store has values for \"%s\"",
+                            s->params[i].p.name);
+        else
+            more += s->params[i].assigned;
+    if (!listed)
+        gckpti_text_add(&t, "no parameter has other values");
+    else if (more)
+        gckpti_text_add(&t, " and %i more", more);
+    return GCKPT_E_ARG;
+}
+
 /* The plan's parameters: as they were when it was made, and their newest values where this executor
  * reads them. */
 static gckpt_result gckpti_begin_params(gckpt_exec *e)
@@ -29740,6 +29782,9 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = gckpti_param_of(e, (int)i);
         gckpt_result result = gckpti_check_planned(e, (int)i, q, 1);
+        if (GCKPTI_ASKS_VALUES && result == GCKPT_OK && e->step.goal == GCKPTI_FORWARD &&
+            !q->assigned && !e->desc.allow_initial)
+            result = gckpti_refuse_initial(e, q);
         if (result == GCKPT_OK)
             result = gckpti_bring(e, q, 1);
         if (result != GCKPT_OK)
@@ -32332,6 +32377,7 @@ static void gckpti_load_commit(gckpti_loader *l)
         if (e->slot >= 0)
             continue;
         q->raw = 0;
+        q->assigned = 1;
         if (GCKPTI_ASKS_AXES)
             q->unsaid = e->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)

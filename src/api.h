@@ -1459,6 +1459,13 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
+    /* If nonzero, gckpt_forward also runs with initial values, in a benchmark for example or to
+     * evaluate a model before its first step. If 0, it returns E_ARG, and the text names the
+     * parameter, unless all of the plan's parameters were loaded, bound to memory of the program
+     * (gckpt_store_external, gckpt_store_map), trained by a step of a plan that has them (frozen or
+     * not) or could be set: gckpt_store_get gave a pointer to them, or gckpt_store_push was called.
+     * With GCKPT_NO_TEXT nothing is checked. */
+    int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
      * as long; one of them runs at a time, and each plan counts their bytes. */

@@ -192,6 +192,7 @@ static void gckpti_load_commit(gckpti_loader *l)
         if (e->slot >= 0)
             continue;
         q->raw = 0;
+        q->assigned = 1;
         if (GCKPTI_ASKS_AXES)
             q->unsaid = e->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)

@@ -26,6 +26,9 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
 
+/* Whether gckpt_forward checks that values are not initial ones (desc.allow_initial). */
+enum { GCKPTI_ASKS_VALUES = GCKPTI_TEXT > 1 };
+
 /* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
 /* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
  * the rows at hand are done, others may come. */

@@ -64,6 +64,29 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
+/* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
+static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
+{
+    const gckpt_store *s = e->store;
+    int listed = 0, more = 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
+                 "load a file after the graph is built, or set desc.allow_initial; ",
+                 q->p.name);
+    gckpti_text t = gckpti_said(&e->object);
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].assigned && listed < 3)
+            gckpti_text_add(&t, listed++ ? ", \"%s\"" : "the store has values for \"%s\"",
+                            s->params[i].p.name);
+        else
+            more += s->params[i].assigned;
+    if (!listed)
+        gckpti_text_add(&t, "no parameter has other values");
+    else if (more)
+        gckpti_text_add(&t, " and %i more", more);
+    return GCKPT_E_ARG;
+}
+
 /* The plan's parameters: as they were when it was made, and their newest values where this executor
  * reads them. */
 static gckpt_result gckpti_begin_params(gckpt_exec *e)
@@ -72,6 +95,9 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = gckpti_param_of(e, (int)i);
         gckpt_result result = gckpti_check_planned(e, (int)i, q, 1);
+        if (GCKPTI_ASKS_VALUES && result == GCKPT_OK && e->step.goal == GCKPTI_FORWARD &&
+            !q->assigned && !e->desc.allow_initial)
+            result = gckpti_refuse_initial(e, q);
         if (result == GCKPT_OK)
             result = gckpti_bring(e, q, 1);
         if (result != GCKPT_OK)

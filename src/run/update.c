@@ -238,7 +238,10 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
         if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
-    e->store->step += e->update.begun && !bad;
+    const int counts = e->update.begun && !bad;
+    for (size_t i = 0; i < p->param_count && counts && GCKPTI_ASKS_VALUES; i++)
+        gckpti_param_of(e, (int)i)->assigned = 1; /* frozen ones too */
+    e->store->step += (uint64_t)counts;
     return bad;
 }
 #endif

@@ -91,8 +91,10 @@ GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
     gckpt_result result;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         gckpti_changed(store, q, GCKPTI_HOST);
+        q->assigned = 1;
+    }
     return result;
 }
 
@@ -123,6 +125,7 @@ GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
         return GCKPT_E_MEMORY;
     }
     (*q)->p.frozen = (*q)->locked = !writable;
+    (*q)->assigned = 1;
     return gckpti_ok(store);
 }
 
@@ -152,6 +155,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
+        store->params[index].assigned = 1;
     }
     if (result != GCKPT_OK || out->values || out->packed)
         return result;

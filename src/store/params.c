@@ -205,6 +205,7 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, w->values, (size_t)q->p.elements * sizeof(float));
         q->raw = 0;
+        q->assigned = 1;
     }
     if (result != GCKPT_OK) {
         gckpti_tell_block(s, "store", &s->memory, 0);

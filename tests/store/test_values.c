@@ -858,6 +858,111 @@ static void test_printed(void)
     gckpt_store_free(s);
 }
 
+/* ---- inference on values that nobody has given ---- */
+static const char *initial_text(gckpt_store *s, int count, const char *const *of, int allowed)
+{
+    static char text[300];
+    gckpt_exec_desc desc;
+    gckpt_plan_desc d;
+    memset(&desc, 0, sizeof desc);
+    memset(&d, 0, sizeof d);
+    desc.allow_initial = allowed;
+    gckpt_init normal = { 1, 0, 0 };
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, IN)), *top = x;
+    for (int i = 0; i < count; i++)
+        top = gckpt_mul(top, gckpt_param(g, of[i], gckpt_shape1(IN), normal));
+    gckpt_pick pick = { top, 0 };
+    d.mode = GCKPT_INFERENCE;
+    d.fetch = &pick;
+    d.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+    gckpt_feed feed = { gckpt_id(x), x_data };
+    const gckpt_result result = gckpt_forward(e, &feed, 1, ROWS, NULL);
+    CHECK(result == gckpt_error(e) && (result == GCKPT_OK || result == GCKPT_E_ARG));
+    snprintf(text, sizeof text, "%s", gckpt_error_text(e));
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    return text;
+}
+
+static void test_initial(void)
+{
+    static const char *const saved[] = { "a", "b", "c", "d", "e" };
+    static const char *const other[] = { "fc.weight", "fc.bias" };
+    static float flash[IN] = { 1, 2, 3, 4, 5 };
+    gckpt_parameter p;
+    file f = { 0 };
+    gckpt_store *s = store_in(NULL);
+    const char *text = initial_text(s, 5, saved, 0);
+    CHECK_MSG(strstr(text, "\"a\" has its initial values: it was neither loaded, set nor trained") &&
+                  strstr(text, "load a file after the graph is built") &&
+                  strstr(text, "desc.allow_initial") && strstr(text, "no parameter has other values"),
+              "%s", text);
+    CHECK(!strcmp(initial_text(s, 5, saved, 1), "ok"));
+    CHECK(strstr(initial_text(s, 5, saved, 0), "\"a\"") != NULL); /* it was allowed once, not set */
+    for (int i = 0; i < 5; i++) /* a pointer to write to is handed out */
+        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
+    CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
+    CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
+    gckpt_store_free(s);
+
+    s = store_in(NULL); /* loaded before a graph with other names is built */
+    CHECK(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK);
+    CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
+    text = initial_text(s, 2, other, 0);
+    CHECK_MSG(strstr(text, "\"fc.weight\" has") &&
+                  strstr(text, "the store has values for \"a\", \"b\", \"c\" and 2 more"),
+              "%s", text);
+    CHECK(gckpt_store_push(s, other[0]) == GCKPT_OK);
+    CHECK(strstr(initial_text(s, 2, other, 0), "\"fc.bias\" has") != NULL);
+    CHECK(gckpt_store_reset(s, "*") == GCKPT_OK);
+    CHECK(strstr(initial_text(s, 2, other, 0), "\"fc.bias\" has") != NULL);
+    gckpt_store_free(s);
+
+    s = store_in(NULL); /* memory of the program's */
+    CHECK(gckpt_store_external(s, "a", gckpt_shape1(IN), flash, 0) == GCKPT_OK);
+    CHECK(!strcmp(initial_text(s, 1, saved, 0), "ok"));
+    gckpt_store_free(s);
+    free(f.bytes);
+}
+
+/* What took part in a step has its values, frozen or not; a step that was skipped or refused, or
+ * gradients alone, give none. */
+static void test_initial_trained(void)
+{
+    net n;
+    memset(&n, 0, sizeof n);
+    gckpt_store *s = store_in(NULL);
+    build_net(&n, s, ROWS);
+    CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK);
+    gckpt_plan *p = gckpt_plan_new(n.g, &n.loss, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_hyper h = gckpt_hyper_lr(0.01f);
+    CHECK(gckpt_gradients(e, n.feeds, 2, ROWS, NULL) == GCKPT_OK);
+    for (int trained = 0; trained < 2; trained++) {
+        gckpt_plan_desc d;
+        gckpt_pick pick = { n.top, 0 };
+        memset(&d, 0, sizeof d);
+        d.mode = GCKPT_INFERENCE;
+        d.fetch = &pick;
+        d.fetches = 1;
+        gckpt_plan *q = gckpt_plan_new(n.g, NULL, 0, &d);
+        gckpt_exec *f = gckpt_exec_new(q, s, NULL);
+        CHECK_MSG(gckpt_forward(f, n.feeds, 1, ROWS, NULL) == (trained ? GCKPT_OK : GCKPT_E_ARG),
+                  "%d: %s", trained, gckpt_error_text(f));
+        gckpt_exec_free(f);
+        gckpt_plan_free(q);
+        CHECK(gckpt_step(e, n.feeds, 2, ROWS, &h, NULL) == GCKPT_OK);
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(n.g);
+    gckpt_store_free(s);
+}
+
 /* More than can be addressed is no memory, whatever the allocator. */
 static void test_overflows(void)
 {
@@ -892,6 +997,8 @@ int main(int argc, char **argv)
     test_check_cancelled();
     test_names();
     test_printed();
+    test_initial();
+    test_initial_trained();
     test_overflows();
     return check_report("test_values");
 }
