@@ -159,7 +159,7 @@ static int make(way *w)
     gckpt_plan_desc desc = { .batch = w->rows,
                              .optimiser = GCKPT_OWN_OPTIMISER,
                              .leaves = w->leaves };
-    gckpt_exec_desc bind = { .own_optimiser = collect, .user = &w->part };
+    gckpt_exec_desc bind = { .own_optimiser = collect, .user = &w->part, .allow_initial = 1 };
     if (w->leaves > 0)
         bind.ranks = ranks;
     w->plan = gckpt_plan_new(g, &loss, 1, &desc);

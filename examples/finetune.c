@@ -1432,7 +1432,8 @@ static int sample(tuning *t, const char *when)
     generator_desc desc = { .samples = lm.samples,
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
-                            .hooks = &t->adapters.hooks };
+                            .hooks = &t->adapters.hooks,
+                            .initial = !o.generate }; /* before the first step */
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };

@@ -33,6 +33,7 @@ typedef struct {
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
+    int initial; /* as in generator_desc */
     int32_t *fed;
     sample_place *places;
 } generator;
@@ -45,6 +46,7 @@ typedef struct {
     const model_hooks *hooks;
     const gckpt_backend *backend;
     int64_t capacity; /* tokens of a text, with what hooks put before it; 0: the context */
+    int initial; /* as gckpt_exec_desc.allow_initial: before the first step of a training */
 } generator_desc;
 
 static inline void generator_free(generator *p)
@@ -98,6 +100,7 @@ static inline int generator_bind(generator *p, generator_run *run, gckpt_store *
     gckpt_exec_desc exec;
     memset(&exec, 0, sizeof exec);
     exec.backend = p->backend;
+    exec.allow_initial = p->initial;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
     if (p->backend == NULL || p->backend->get == NULL) /* malloc's, up to the next 64 bytes */
@@ -111,7 +114,7 @@ static inline int generator_bind(generator *p, generator_run *run, gckpt_store *
 static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
                                 const generator_desc *desc)
 {
-    const generator_desc none = { 0, 0, 0, NULL, NULL, 0 };
+    const generator_desc none = { 0, 0, 0, NULL, NULL, 0, 0 };
     generator_run *const runs[] = { &p->one, &p->chunk, &p->before };
     int failed = desc != NULL && desc->hooks != NULL && desc->hooks->prepare != NULL &&
                  desc->hooks->prepare(desc->hooks->user) != 0;
@@ -119,6 +122,7 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     memset(p, 0, sizeof *p);
     p->model = m;
     p->backend = desc->backend;
+    p->initial = desc->initial;
     p->samples = desc->samples > 0 ? desc->samples : 1;
     p->capacity = desc->capacity > 0 ? desc->capacity : m->config.context;
     p->one.length = 1;

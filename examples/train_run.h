@@ -196,6 +196,7 @@ static inline int train_bind(train_run *t)
     size_t size = gckpt_plan_arena(t->forward_plan);
     memset(&desc, 0, sizeof desc);
     desc.backend = t->o.plan.backend;
+    desc.allow_initial = t->plan != NULL; /* validation before the first step */
     if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
         size = gckpt_plan_arena(t->plan);
     if (desc.backend == NULL) {

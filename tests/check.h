@@ -61,8 +61,23 @@ static inline void any_order(void *user, int64_t n, void (*body)(void *context, 
         body(context, n);
 }
 
-/* Behind gradckpt.h: every plan that the test makes from here on is checked. */
+/* After gradckpt.h: every plan that the test makes from here on is checked, and every executor runs
+ * models on their initial values (gckpt_exec_desc.allow_initial), except in a test that defines
+ * INITIAL_VALUES_REFUSED before its includes. */
 #ifdef GRADCKPT_H
 #include "plan_check.h"
+#ifndef INITIAL_VALUES_REFUSED
+static inline gckpt_exec *check_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                         const gckpt_exec_desc *desc)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    d.allow_initial = 1;
+    return gckpt_exec_new(plan, store, &d);
+}
+#define gckpt_exec_new(...) check_exec_new(__VA_ARGS__)
+#endif
 #endif
 #endif

@@ -139,7 +139,7 @@ static int tiny_prepare(tiny *t)
 /* The same without a loss, for what is learned: one window, or the map. */
 static int tiny_prepare_ask(tiny *t)
 {
-    const gckpt_exec_desc exec = { .memory = t->memory };
+    const gckpt_exec_desc exec = { .memory = t->memory, .allow_initial = 1 };
     const sizes s = tiny_sizes(t, t->o.points ? TINY_SIDE : 1);
     gckpt_graph *g = t->asked = gckpt_graph_new(t->store, &t->memory);
     gckpt_pick pick = { NULL, 0 };

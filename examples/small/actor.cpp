@@ -39,7 +39,9 @@ int main()
     desc.mode = GCKPT_INFERENCE, desc.fetch = picks, desc.fetches = 2;
     gckpt_plan *acting = gckpt_plan_new(a, nullptr, 0, &desc);
     std::shared_ptr<gckpt_exec> critic(gckpt_exec_new(learning, s.get(), nullptr), gckpt_exec_free);
-    std::shared_ptr<gckpt_exec> actor(gckpt_exec_new(acting, s.get(), nullptr), gckpt_exec_free);
+    gckpt_exec_desc first{};
+    first.allow_initial = 1; /* it acts before it has learned */
+    std::shared_ptr<gckpt_exec> actor(gckpt_exec_new(acting, s.get(), &first), gckpt_exec_free);
     static int32_t place[steps + 1][walkers], action[steps][walkers];
     static float v[steps + 1][walkers], pi[walkers][2], to[steps][walkers], by[steps][walkers];
     const gckpt_feed feeds[] = { { gckpt_id(learns.place), place },

@@ -1,6 +1,7 @@
 /* test_train.c - examples/layers.h beside PyTorch, and examples/train.h: the same bits for every
  * micro-batch and budget, and as a loop by hand; validation, best weights, early end, resume; what
  * is refused, and how; every failing allocation. */
+#define INITIAL_VALUES_REFUSED
 #include "gradckpt.h"
 #include "check.h"
 #include "counted.h"

@@ -3,6 +3,7 @@
  * there is memory for all of them or none is taken; calls that take a const store allocate nothing
  * and change nothing. Plans and stores may be freed before their executors. Then the check of
  * gradients: what rounding hides is said, never called right. */
+#define INITIAL_VALUES_REFUSED
 #include "store/store.h"
 
 #include <math.h>
