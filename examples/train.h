@@ -268,7 +268,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
 /* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
  * columns are known also loss, the mean of the batches, which is r->validation, too, and accuracy.
  * Of the options count `user`, `batch`, `known`, `seed` and `plan`: rows at once (batch), threads,
- * precision, backend. */
+ * precision, backend. An error if a parameter of the model was neither loaded, set nor trained. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

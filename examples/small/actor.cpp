@@ -44,10 +44,8 @@ int main()
     std::shared_ptr<gckpt_exec> actor(gckpt_exec_new(acting, s.get(), &first), gckpt_exec_free);
     static int32_t place[steps + 1][walkers], action[steps][walkers];
     static float v[steps + 1][walkers], pi[walkers][2], to[steps][walkers], by[steps][walkers];
-    const gckpt_feed feeds[] = { { gckpt_id(learns.place), place },
-                                 { gckpt_id(did), action },
-                                 { gckpt_id(gain), by },
-                                 { gckpt_id(worth), to } };
+    const gckpt_feed feeds[] = { { gckpt_id(learns.place), place }, { gckpt_id(did), action },
+                                 { gckpt_id(gain), by }, { gckpt_id(worth), to } };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-2f);
     uint32_t state = 1;
     int there = 0;

@@ -112,7 +112,8 @@ static int build(bench *b, const task *t)
     b->plan = gckpt_plan_new(b->graph, &b->loss, 1, &desc);
     if (b->plan == NULL)
         fprintf(stderr, "%s\n", gckpt_error_text(b->graph));
-    b->exec = b->plan != NULL ? gckpt_exec_new(b->plan, b->store, NULL) : NULL;
+    const gckpt_exec_desc initial = { .allow_initial = 1 };
+    b->exec = b->plan != NULL ? gckpt_exec_new(b->plan, b->store, &initial) : NULL;
     return b->exec != NULL;
 }
 

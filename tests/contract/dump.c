@@ -470,7 +470,7 @@ static void add_plan(void)
         failed("plan", net.graph);
         return;
     }
-    gckpt_exec_desc e = { 0 };
+    gckpt_exec_desc e = { .allow_initial = 1 };
     e.isa = (gckpt_isa)net.isa;
     net.exec = gckpt_exec_new(net.plan, net.store, &e);
     if (net.exec == NULL)
