@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1785
+ *     >>store     parameters and optimiser state, however they are stored                     1786
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        670
  *                 tensor, apply
@@ -57,7 +57,7 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2566
+ *     >>files     safetensors                                                                 2603
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
@@ -4929,19 +4929,20 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* What a file says of itself beside notes. The last says, with "HWIO", that convolutions can read
- * its weights; with another value, or where the file is not this library's and has no such key,
- * that is not known. A device does not ask: its weights come from this library, and its flash is
- * short. */
-static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
-                                                    "seed",   "optimiser", "convolution_axes" };
+/* What a file says of itself beside notes. data_fnv1a is gckpti_data_sum of all its tensors. The
+ * last says, with "HWIO", that convolutions can read its weights; with another value, or where the
+ * file is not this library's and has no such key, that is not known. A device does not ask for the
+ * two: its weights come from this library, and its flash is short. */
+static const char *const gckpti_metadata_keys[] = {
+    "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
+};
 
 #ifdef GCKPT_NO_STDIO
 enum { GCKPTI_ASKS_AXES = 0 };
 #else
 enum { GCKPTI_ASKS_AXES = 1 };
 #endif
-enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
+enum { GCKPTI_DATA_SUM = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
     "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
@@ -31013,6 +31014,7 @@ typedef struct {
     const gckpt_file_desc *desc;
     int rank, ranks;
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
+    const uint64_t *sum; /* of all data, for the metadata; NULL: it is not there */
 } gckpti_saving;
 
 /* ---- files/axes.c ---- */
@@ -31071,6 +31073,7 @@ struct gckpti_loader {
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity;
+    size_t all;           /* entries, with those after `count`, which are left out */
     size_t had;           /* parameters that the store had; 0: it gets all */
     size_t notes;         /* that it had; those behind them are the file's */
     unsigned char *spare; /* for what the store has already, until all is read */
@@ -31078,6 +31081,9 @@ struct gckpti_loader {
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */
     unsigned char unsaid; /* the file does not say the order of convolutions' axes */
+    unsigned char summed; /* the data are hashed, since the file says what comes of it: */
+    uint64_t data_sum;
+    uint64_t sum; /* of this tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 };
 #endif
@@ -31180,6 +31186,16 @@ GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Of a tensor, whose name in the file is `name` and its slot's suffix: FNV-1a of that, then of the
+ * FNV-1a of its bytes. A file has the sum of all its tensors': programs that write it anew may
+ * order it anew. */
+GCKPTI_FN uint64_t gckpti_data_sum(const char *name, int slot, uint64_t data)
+{
+    const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
+    const uint64_t sum = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    return gckpti_fnv_number(gckpti_fnv(sum, suffix, strlen(suffix)), data);
 }
 
 /* Shape of the scales of rows: all axes but the last. */
@@ -31310,6 +31326,8 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     if (!d->values_only)
         gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    if (v->sum)
+        gckpti_print(k, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_SUM], *v->sum);
     if (GCKPTI_ASKS_AXES)
         gckpti_sink_axes(k, v);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
@@ -31480,22 +31498,25 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-/* The data of all tensors; of a part, their sums behind them. */
-static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
+/* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, uint64_t *sum)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_outgoing w;
+    uint64_t own;
     size_t done = 0;
     for (int size = 4; size > 0; size /= 2)
         for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
             if (w.size != size)
                 continue;
-            w.sum = v->sums ? &v->sums[done++] : NULL;
+            w.sum = v->sums ? &v->sums[done++] : sum ? &own : NULL;
             if (!gckpti_sink_tensor(k, v->store, &w))
                 result = gckpti_error(v->store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
                                       w.q->p.name);
+            if (sum)
+                *sum += gckpti_data_sum(w.name, w.slot, own);
         }
     for (size_t i = 0; i < done; i++)
         gckpti_sink_number(k, v->sums[i], 8);
@@ -31505,14 +31526,20 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
 /* Writes a gckpti_saving. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
-    const gckpti_saving *v = (const gckpti_saving *)what;
+    gckpti_saving saving = *(const gckpti_saving *)what, *const v = &saving;
     gckpt_store *store = v->store;
     gckpti_sink k;
     size_t tensors;
+    uint64_t sum = 0;
     gckpt_result result = gckpti_save_start(v);
+    memset(&k, 0, sizeof k); /* it only counts */
+    if (result == GCKPT_OK && GCKPTI_ASKS_AXES && !v->sums) {
+        result = gckpti_sink_data(&k, v, &sum);
+        v->sum = &sum;
+    }
     if (result != GCKPT_OK)
         return result;
-    memset(&k, 0, sizeof k); /* it only counts */
+    memset(&k, 0, sizeof k);
     const size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
     const size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
@@ -31526,7 +31553,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    result = gckpti_sink_data(&k, v);
+    result = gckpti_sink_data(&k, v, NULL);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -31542,7 +31569,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc)
 {
-    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     return gckpti_write(&saving, write, user);
@@ -31773,8 +31800,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = l->count;
-    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL };
+    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser,
+                                  &l->data_sum };
+    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
@@ -31783,8 +31811,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (!l->desc->values_only && !gckpti_note_reserved(key) &&
-            !gckpti_note_add(l->store, key, value))
+        if (!gckpti_note_reserved(key) && !gckpti_note_add(l->store, key, value))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!gckpti_load_updates(l, key, value))
             return 0;
@@ -31799,7 +31826,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    for (int i = 1; l->ours && i < GCKPTI_AXES; i++) {
+    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file;
+    for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             l->optimiser > GCKPT_OWN_OPTIMISER + 1)
@@ -32066,6 +32094,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     if (!gckpti_load_offsets(l))
         return 0;
     gckpti_load_sort(l, 1);
+    l->all = l->count;
     while (l->count && l->entries[l->count - 1].ignored)
         l->count--;
     for (size_t i = 0; i < l->count; i++) {
@@ -32209,6 +32238,8 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
         const int whole = out || l->source; /* which passes over by itself */
         some = whole || n < sizeof nowhere ? n : sizeof nowhere;
         done = l->read(l->user, whole ? out : nowhere, some) == some;
+        if (l->summed)
+            l->sum = gckpti_fnv(l->sum, whole ? out : nowhere, some);
     }
     if (l->result != GCKPT_OK) /* the source has said why */
         return 0;
@@ -32337,24 +32368,31 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 /* Reads all data, in the order of the file. */
 static int gckpti_load_data(gckpti_loader *l)
 {
-    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    const size_t start = l->taken, count = l->count;
+    uint64_t sum = 0;
+    l->count = l->all;
     gckpti_load_sort(l, 0);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->ignored)
-            continue;
-        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
-            !gckpti_load_tensor(l, e))
+        l->sum = GCKPTI_FNV_START;
+        if ((!e->ignored && !gckpti_load_tensor(l, e)) ||
+            !gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[1] - l->taken))
             return 0;
+        sum += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_sum(e->name, e->slot, l->sum);
     }
-    return gckpti_load_bytes(l, NULL, end - l->taken);
+    gckpti_load_sort(l, 1);
+    l->count = count;
+    return !l->summed || sum == l->data_sum ||
+           gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "the tensors are not those that were saved (data_fnv1a): the file is "
+                         "damaged; take a copy of it, or, if a program changed them on purpose and "
+                         "kept the metadata, remove that key");
 }
 
 /* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l)
 {
     const int values_only = l->desc->values_only;
-    gckpti_load_sort(l, 1);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
@@ -32805,7 +32843,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
-    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
     gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };
@@ -33409,7 +33447,7 @@ static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
 static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_rank_save *x = (const gckpti_rank_save *)what;
-    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL, NULL };
     gckpti_summing summing = { write, user, GCKPTI_FNV_START };
     gckpti_sink k;
     size_t tensors;

@@ -219,8 +219,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = l->count;
-    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL };
+    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser,
+                                  &l->data_sum };
+    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
@@ -229,8 +230,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (!l->desc->values_only && !gckpti_note_reserved(key) &&
-            !gckpti_note_add(l->store, key, value))
+        if (!gckpti_note_reserved(key) && !gckpti_note_add(l->store, key, value))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!gckpti_load_updates(l, key, value))
             return 0;
@@ -245,7 +245,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    for (int i = 1; l->ours && i < GCKPTI_AXES; i++) {
+    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file;
+    for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             l->optimiser > GCKPT_OWN_OPTIMISER + 1)

@@ -19,6 +19,7 @@ typedef struct {
     const gckpt_file_desc *desc;
     int rank, ranks;
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
+    const uint64_t *sum; /* of all data, for the metadata; NULL: it is not there */
 } gckpti_saving;
 
 /* ---- files/axes.c ---- */
@@ -77,6 +78,7 @@ struct gckpti_loader {
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity;
+    size_t all;           /* entries, with those after `count`, which are left out */
     size_t had;           /* parameters that the store had; 0: it gets all */
     size_t notes;         /* that it had; those behind them are the file's */
     unsigned char *spare; /* for what the store has already, until all is read */
@@ -84,6 +86,9 @@ struct gckpti_loader {
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */
     unsigned char unsaid; /* the file does not say the order of convolutions' axes */
+    unsigned char summed; /* the data are hashed, since the file says what comes of it: */
+    uint64_t data_sum;
+    uint64_t sum; /* of this tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 };
 #ifdef GCKPTI_ROOMS
@@ -98,6 +103,7 @@ GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shap
 extern const char gckpti_part_format[];
 extern const gckpt_file_desc gckpti_file_plain;
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
+GCKPTI_FN uint64_t gckpti_data_sum(const char *name, int slot, uint64_t data);
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);

@@ -301,7 +301,7 @@ GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
-    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
     gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };

@@ -165,6 +165,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     if (!gckpti_load_offsets(l))
         return 0;
     gckpti_load_sort(l, 1);
+    l->all = l->count;
     while (l->count && l->entries[l->count - 1].ignored)
         l->count--;
     for (size_t i = 0; i < l->count; i++) {

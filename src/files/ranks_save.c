@@ -216,7 +216,7 @@ static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
 static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_rank_save *x = (const gckpti_rank_save *)what;
-    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL, NULL };
     gckpti_summing summing = { write, user, GCKPTI_FNV_START };
     gckpti_sink k;
     size_t tensors;

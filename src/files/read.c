@@ -24,6 +24,8 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
         const int whole = out || l->source; /* which passes over by itself */
         some = whole || n < sizeof nowhere ? n : sizeof nowhere;
         done = l->read(l->user, whole ? out : nowhere, some) == some;
+        if (l->summed)
+            l->sum = gckpti_fnv(l->sum, whole ? out : nowhere, some);
     }
     if (l->result != GCKPT_OK) /* the source has said why */
         return 0;
@@ -152,24 +154,31 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 /* Reads all data, in the order of the file. */
 static int gckpti_load_data(gckpti_loader *l)
 {
-    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    const size_t start = l->taken, count = l->count;
+    uint64_t sum = 0;
+    l->count = l->all;
     gckpti_load_sort(l, 0);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->ignored)
-            continue;
-        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
-            !gckpti_load_tensor(l, e))
+        l->sum = GCKPTI_FNV_START;
+        if ((!e->ignored && !gckpti_load_tensor(l, e)) ||
+            !gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[1] - l->taken))
             return 0;
+        sum += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_sum(e->name, e->slot, l->sum);
     }
-    return gckpti_load_bytes(l, NULL, end - l->taken);
+    gckpti_load_sort(l, 1);
+    l->count = count;
+    return !l->summed || sum == l->data_sum ||
+           gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "the tensors are not those that were saved (data_fnv1a): the file is "
+                         "damaged; take a copy of it, or, if a program changed them on purpose and "
+                         "kept the metadata, remove that key");
 }
 
 /* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l)
 {
     const int values_only = l->desc->values_only;
-    gckpti_load_sort(l, 1);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];

@@ -17,6 +17,16 @@ GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
     return d->rename ? d->rename(d->user, name) : name;
 }
 
+/* Of a tensor, whose name in the file is `name` and its slot's suffix: FNV-1a of that, then of the
+ * FNV-1a of its bytes. A file has the sum of all its tensors': programs that write it anew may
+ * order it anew. */
+GCKPTI_FN uint64_t gckpti_data_sum(const char *name, int slot, uint64_t data)
+{
+    const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
+    const uint64_t sum = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    return gckpti_fnv_number(gckpti_fnv(sum, suffix, strlen(suffix)), data);
+}
+
 /* Shape of the scales of rows: all axes but the last. */
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
@@ -145,6 +155,8 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     if (!d->values_only)
         gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    if (v->sum)
+        gckpti_print(k, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_SUM], *v->sum);
     if (GCKPTI_ASKS_AXES)
         gckpti_sink_axes(k, v);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
@@ -315,22 +327,25 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-/* The data of all tensors; of a part, their sums behind them. */
-static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
+/* The data of all tensors; of a part, their sums after them. If not NULL, *sum grows by theirs. */
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, uint64_t *sum)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_outgoing w;
+    uint64_t own;
     size_t done = 0;
     for (int size = 4; size > 0; size /= 2)
         for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
             if (w.size != size)
                 continue;
-            w.sum = v->sums ? &v->sums[done++] : NULL;
+            w.sum = v->sums ? &v->sums[done++] : sum ? &own : NULL;
             if (!gckpti_sink_tensor(k, v->store, &w))
                 result = gckpti_error(v->store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
                                       w.q->p.name);
+            if (sum)
+                *sum += gckpti_data_sum(w.name, w.slot, own);
         }
     for (size_t i = 0; i < done; i++)
         gckpti_sink_number(k, v->sums[i], 8);
@@ -340,14 +355,20 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
 /* Writes a gckpti_saving. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
-    const gckpti_saving *v = (const gckpti_saving *)what;
+    gckpti_saving saving = *(const gckpti_saving *)what, *const v = &saving;
     gckpt_store *store = v->store;
     gckpti_sink k;
     size_t tensors;
+    uint64_t sum = 0;
     gckpt_result result = gckpti_save_start(v);
+    memset(&k, 0, sizeof k); /* it only counts */
+    if (result == GCKPT_OK && GCKPTI_ASKS_AXES && !v->sums) {
+        result = gckpti_sink_data(&k, v, &sum);
+        v->sum = &sum;
+    }
     if (result != GCKPT_OK)
         return result;
-    memset(&k, 0, sizeof k); /* it only counts */
+    memset(&k, 0, sizeof k);
     const size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
     const size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
@@ -361,7 +382,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    result = gckpti_sink_data(&k, v);
+    result = gckpti_sink_data(&k, v, NULL);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -377,7 +398,7 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc)
 {
-    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     return gckpti_write(&saving, write, user);

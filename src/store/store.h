@@ -151,19 +151,20 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* What a file says of itself beside notes. The last says, with "HWIO", that convolutions can read
- * its weights; with another value, or where the file is not this library's and has no such key,
- * that is not known. A device does not ask: its weights come from this library, and its flash is
- * short. */
-static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
-                                                    "seed",   "optimiser", "convolution_axes" };
+/* What a file says of itself beside notes. data_fnv1a is gckpti_data_sum of all its tensors. The
+ * last says, with "HWIO", that convolutions can read its weights; with another value, or where the
+ * file is not this library's and has no such key, that is not known. A device does not ask for the
+ * two: its weights come from this library, and its flash is short. */
+static const char *const gckpti_metadata_keys[] = {
+    "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
+};
 
 #ifdef GCKPT_NO_STDIO
 enum { GCKPTI_ASKS_AXES = 0 };
 #else
 enum { GCKPTI_ASKS_AXES = 1 };
 #endif
-enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
+enum { GCKPTI_DATA_SUM = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
     "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \

@@ -177,6 +177,14 @@ static file write_as(gckpt_store *s, const gckpt_file_desc *d)
     return f;
 }
 
+/* Hides the hash of the data, as a file of version 0.1 has none. 0: it has none. */
+static int hide_hash(file *f)
+{
+    char *key = strstr((char *)f->bytes + 8, "\"data_fnv1a\"");
+    if (key)
+        memcpy(key, "\"data_fnv0", 10);
+    return key != NULL;
+}
 static const char *header_of(const file *f) { return (const char *)f->bytes + 8; }
 
 /* Each read of a load that is right fails in turn, and changes nothing. */
@@ -355,8 +363,8 @@ static void test_write(void)
         d.storage = (gckpt_storage)type;
         file f = write_as(s, &d);
         CHECK(strstr(header_of(&f),
-                     "{\"__metadata__\":{\"format\":\"pt\"},\"model.w\":{\"dtype\":\"") ==
-              header_of(&f));
+                     "{\"__metadata__\":{\"format\":\"pt\",\"data_fnv1a\":\"") == header_of(&f));
+        CHECK(strstr(header_of(&f), "\"},\"model.w\":{\"dtype\":\""));
         CHECK(strstr(header_of(&f), type_names[type]) && !strstr(header_of(&f), "state"));
         check_alignment(&f);
         gckpt_store *u = store_new();
@@ -589,6 +597,70 @@ static void test_damage(void)
     CHECK(mem.live == 0);
 }
 
+static const char *first_half(void *user, const char *name)
+{
+    (void)user;
+    return *name < 'i' ? name : NULL; /* f, h; base */
+}
+
+static const char *second_half(void *user, const char *name)
+{
+    return first_half(user, name) ? NULL : name;
+}
+
+/* A bit of the data that flips is seen, however the file is read and whatever of it is read; a file
+ * without the hash, or with its tensors in another order, is read as before. */
+static void test_flipped(void)
+{
+    int asked = 0;
+    const gckpt_file_desc only = { .values_only = 1 }, half = { .partial = 1, .rename = first_half },
+                          as[] = { { .values_only = 1, .storage = GCKPT_STORED_BF16 }, { 0 } },
+                          hub = { .rename = of_hub, .user = &asked };
+    const gckpt_file_desc *const how[] = { NULL, &only, &half };
+    for (int written = 0; written < 2; written++) {
+        gckpt_store *s = store_kind(3);
+        file f = write_as(s, &as[written]);
+        const size_t header = 8 + f.bytes[0] + 256u * f.bytes[1];
+        for (size_t i = 8 * header; i < 8 * f.size; i += 13) {
+            gckpt_store *t = store_new();
+            f.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+            CHECK_MSG(read_as(t, &f, how[i % 3]) == GCKPT_E_DATA && t->count == 0 &&
+                          strstr(gckpt_error_text(t), "damaged") &&
+                          strstr(gckpt_error_text(t), "data_fnv1a"),
+                      "bit %d: %s", (int)i, gckpt_error_text(t));
+            f.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+            CHECK_MSG(read_as(t, &f, how[i % 3]) == GCKPT_OK, "%s", gckpt_error_text(t));
+            gckpt_store_free(t);
+        }
+        CHECK(hide_hash(&f)); /* nobody can know */
+        f.bytes[f.size - 1] ^= 1;
+        gckpt_store *t = store_new();
+        CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
+        gckpt_store_free(t);
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+    /* two tensors of one size change places, in header and data */
+    gckpt_store *s = store_new();
+    add(s, "p", gckpt_shape1(2));
+    add(s, "q", gckpt_shape1(2));
+    file f = write_as(s, &only);
+    char *header = (char *)f.bytes + 8, *p = strstr(header, "\"p\""), *q = strstr(header, "\"q\"");
+    unsigned char *data = f.bytes + f.size - 16, was[8];
+    CHECK(p && q);
+    p[1] = 'q', q[1] = 'p';
+    CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA);
+    memcpy(was, data, 8);
+    memcpy(data, data + 8, 8);
+    memcpy(data + 8, was, 8);
+    CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_set_note(s, "data_fnv1a", "1") == GCKPT_E_ARG);
+    CHECK(read_as(s, &f, &hub) == GCKPT_OK);
+    gckpt_store_free(s);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
 /* ---- refusals ---- */
 static const char *to_one(void *user, const char *name)
 {
@@ -788,6 +860,7 @@ static void test_map(void)
             uint64_t before = snapshot(t);
             fail_reads(t, &f, &d);
             CHECK(d.writable || snapshot(t) == before);
+            hide_hash(&f);
             for (size_t i4 = 0; i4 < 2; i4++) {
                 unsigned char *last = f.bytes + f.size - 1 - (i4 ? 0 : 2 * 18);
                 int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 anywhere */
@@ -807,17 +880,6 @@ static void test_map(void)
 }
 
 /* A model in two files, mapped or read into one that is built. */
-static const char *first_half(void *user, const char *name)
-{
-    (void)user;
-    return *name < 'i' ? name : NULL; /* f, h; base */
-}
-
-static const char *second_half(void *user, const char *name)
-{
-    return first_half(user, name) ? NULL : name;
-}
-
 static void test_shards(void)
 {
     gckpt_store *s = store_mixed(2), *mapped = store_new(), *built = store_mixed(0);
@@ -889,11 +951,10 @@ static void test_notes(void)
     gckpt_file_desc d = { .values_only = 1 };
     CHECK(gckpt_store_set_note(t, "a", "old") == GCKPT_OK);
     CHECK(gckpt_store_set_note(t, "mine", "kept") == GCKPT_OK);
-    for (int only = 0; only < 2; only++) { /* written in both cases, read unless values_only */
-        file f = write_as(s, only ? &d : NULL);
-        CHECK(read_as(t, &f, &d) == GCKPT_OK &&
-              !strcmp(gckpt_store_note(t, "a"), only ? "two" : "old"));
-        CHECK(read_as(t, &f, NULL) == GCKPT_OK && t->note_count == 4);
+    for (int only = 0; only < 4; only++) { /* written and read in any case */
+        file f = write_as(s, only & 1 ? &d : NULL);
+        CHECK(gckpt_store_set_note(t, "a", "old") == GCKPT_OK);
+        CHECK(read_as(t, &f, only & 2 ? &d : NULL) == GCKPT_OK && t->note_count == 4);
         CHECK(!strcmp(gckpt_store_note(t, "a"), "two") && !strcmp(gckpt_store_note(t, "b"), ""));
         CHECK(!strcmp(gckpt_store_note(t, "\303\251 \"q\"\n"), "tab\t\\ \360\237\230\200"));
         CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
@@ -1167,6 +1228,7 @@ int main(void)
     test_failures();
     test_save_failures();
     test_damage();
+    test_flipped();
     test_refused();
     test_refused_more();
     test_large_header();
