@@ -57,7 +57,7 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2603
+ *     >>files     safetensors                                                                 2604
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
@@ -643,6 +643,9 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * of bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For
  * that, values and state that are made already are held a second time for a moment; what is not
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
+ * Files have a hash of their tensors in __metadata__, data_fnv1a. Where a file has it, all of its
+ * data are compared with it, whatever is read of them (E_DATA: damaged). gckpt_store_map, which
+ * does not read them, and GCKPT_NO_STDIO compare nothing; gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
@@ -671,8 +674,9 @@ typedef struct {
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename and axes */
-    /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
-     * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    /* If nonzero, without optimiser state and step count: reading leaves those of the store as they
+     * are; a file that is written says that it is PyTorch's, as other tools want it. Notes are read
+     * and written all the same. */
     int values_only;
     int partial;  /* reading, 1: what the file does not have stays as it is */
     int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
@@ -724,8 +728,8 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #ifndef GCKPT_NO_NOTES
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
- * file. note: NULL when there is none; until the next change. */
+ * "seed", "optimiser", "data_fnv1a", "convolution_axes", and what ends in "#updates"). Loading sets
+ * those of the file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 #endif
@@ -30946,7 +30950,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
- *       "optimiser":"1","b#updates":"3:15"},
+ *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
@@ -30954,9 +30958,10 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
- * from a file that did not say, or is written in another order. All other keys are notes. State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * keys.) "data_fnv1a" is gckpti_data_sum over all tensors; a file need not have it.
+ * "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read from a
+ * file that did not say, or is written in another order. All other keys are notes. State becomes
+ * the file's: what the file does not have becomes zero, as before a first step. An external
  * parameter that is not writable must hold the file's bits already. Files of other programs (any
  * other format) leave step and seed alone.
  *

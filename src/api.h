@@ -273,6 +273,9 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * of bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For
  * that, values and state that are made already are held a second time for a moment; what is not
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
+ * Files have a hash of their tensors in __metadata__, data_fnv1a. Where a file has it, all of its
+ * data are compared with it, whatever is read of them (E_DATA: damaged). gckpt_store_map, which
+ * does not read them, and GCKPT_NO_STDIO compare nothing; gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
@@ -301,8 +304,9 @@ typedef struct {
      * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename and axes */
-    /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
-     * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    /* If nonzero, without optimiser state and step count: reading leaves those of the store as they
+     * are; a file that is written says that it is PyTorch's, as other tools want it. Notes are read
+     * and written all the same. */
     int values_only;
     int partial;  /* reading, 1: what the file does not have stays as it is */
     int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
@@ -354,8 +358,8 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #ifndef GCKPT_NO_NOTES
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
- * file. note: NULL when there is none; until the next change. */
+ * "seed", "optimiser", "data_fnv1a", "convolution_axes", and what ends in "#updates"). Loading sets
+ * those of the file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 #endif

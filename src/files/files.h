@@ -9,7 +9,7 @@
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
- *       "optimiser":"1","b#updates":"3:15"},
+ *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
@@ -17,9 +17,10 @@
  * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
- * from a file that did not say, or is written in another order. All other keys are notes. State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * keys.) "data_fnv1a" is gckpti_data_sum over all tensors; a file need not have it.
+ * "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read from a
+ * file that did not say, or is written in another order. All other keys are notes. State becomes
+ * the file's: what the file does not have becomes zero, as before a first step. An external
  * parameter that is not writable must hold the file's bits already. Files of other programs (any
  * other format) leave step and seed alone.
  *

@@ -144,7 +144,7 @@ static void test_layout(void)
 {
     static const char want[] =
         "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"20\",\"seed\":\"3\","
-        "\"optimiser\":\"0\"},"
+        "\"optimiser\":\"0\",\"data_fnv1a\":\"12810142865672414875\"}," /* of all tensors: the sum of FNV-1a(name, FNV-1a(data)) */
         "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
         "\"w#state0\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
         "\"q\\u0022\\u005c\\u000a\\u001f\303\251\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[16,20]}}";
@@ -153,6 +153,8 @@ static void test_layout(void)
     add(s, "w", gckpt_shape1(2), 1, 0x04030201u);
     add(s, "q\"\\\n\037\303\251", scalar, 0, 0);
     s->params[0].p.values[0] = 1;
+    s->params[0].p.values[1] = 2;
+    s->params[1].p.values[0] = 3;
     s->step = 20;
     file b = write_all(s);
     size_t n = sizeof want - 1, padded = (n + 7) / 8 * 8;
@@ -242,13 +244,15 @@ static void test_truncation(void)
 }
 
 /* The rule for a damaged file that is accepted: saved again, it gives the damaged file back, except that
- * a damaged __metadata__ may have made it another program's file, whose step and seed do not count. */
+ * a damaged __metadata__ may have made it another program's file, whose step and seed do not count, or one without
+ * a hash. */
 static void check_accepted(gckpt_store *s, const file *f, uint64_t step, uint64_t seed)
 {
     file b = write_all(s);
     if (!same_file(&b, f)) {
         const char *x = strstr((const char *)b.bytes + 8, ",\"w\":{"), *y = strstr((const char *)f->bytes + 8, ",\"w\":{");
-        CHECK(s->step == step && s->seed == seed && b.size > 300 && f->size > 300);
+        const int hashed = strstr((const char *)f->bytes + 8, "\"data_fnv1a\"") != NULL;
+        CHECK(((s->step == step && s->seed == seed) || !hashed) && b.size > 300 && f->size > 300);
         CHECK_MSG(x && y && strstr(x, "}}") && !strncmp(x, y, (size_t)(strstr(x, "}}") + 2 - x)) &&
                   !memcmp(b.bytes + b.size - 192, f->bytes + f->size - 192, 192),
                   "accepted, but not as it stands: %s", f->bytes + 8);
@@ -277,7 +281,7 @@ static void test_flips(void)
         if (loaded(read_size(like, b.bytes, b.size, b.size))) {
             /* all names must still be the store's, so only __metadata__ can have changed */
             accepted++;
-            CHECK(i / 8 < 128 && gckpt_store_hash(like) != 0);
+            CHECK(i / 8 < 166 && gckpt_store_hash(like) != 0);
             int ours = strstr((char *)b.bytes + 8, "\"format\":\"gradckpt\"") != NULL;
             CHECK(ours ? like->step != 5 : like->step == 5 && like->seed == 3);
             gckpt_store_free(like);
@@ -300,7 +304,8 @@ static void test_flips(void)
         CHECK(mem.live == live);
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
     }
-    CHECK_MSG(accepted > 10 && accepted < 200 && accepted_empty > accepted && accepted_empty < 400,
+    /* names are hashed too, so an empty store takes no more */
+    CHECK_MSG(accepted > 10 && accepted < 300 && accepted_empty == accepted,
               "accepted %ld flips of %ld, %ld into an empty store", accepted, (long)(8 * header), accepted_empty);
     done(&b, like, s, NULL);
     CHECK(mem.live == 0);
