@@ -57,7 +57,7 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2604
+ *     >>files     safetensors                                                                 2647
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
@@ -31746,21 +31746,38 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
+/* Returns how many numbers [a,b,...] has, or -1 if it is wrong. v gets the first `room` of them; if
+ * any is 0, there must be exactly as many. */
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int room, int any)
 {
     int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');
     for (uint64_t value = 0; more; more = gckpti_json_take(l, ',')) {
         gckpti_json_space(l);
-        char *end = n < most ? gckpti_digits(l->at, l->end, &value) : NULL;
+        char *end = gckpti_digits(l->at, l->end, &value);
         if (!end || value > INT64_MAX)
             break;
         l->at = end;
-        v[n++] = (int64_t)value;
+        if (n++ < room)
+            v[n - 1] = (int64_t)value;
     }
-    if (l->result == GCKPT_OK && (more || n < least || (n && !gckpti_json_take(l, ']'))))
+    const int wrong = more || (n != room && !any);
+    if (l->result == GCKPT_OK && (wrong || (n && !gckpti_json_take(l, ']'))))
         gckpti_json_fail(l, "a list of whole numbers < 2^63, of the right length, expected");
     return l->result == GCKPT_OK ? n : -1;
+}
+
+/* Passes over the value of a key that means nothing here, to the ',' or '}' after it. */
+static void gckpti_json_pass(gckpti_loader *l)
+{
+    int depth = 0;
+    do {
+        gckpti_json_space(l);
+        const char c = l->at < l->end ? *l->at : '"'; /* which fails there */
+        if (c == '"' && !gckpti_json_string(l))
+            return;
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        l->at += c != '"';
+    } while (depth > 0 || (l->at < l->end && *l->at != ',' && *l->at != '}'));
 }
 
 /* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
@@ -31808,7 +31825,10 @@ static int gckpti_load_metadata(gckpti_loader *l)
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser,
                                   &l->data_sum };
     char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
-    for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
+    gckpti_json_space(l);
+    const int none = l->end - l->at >= 4 && !memcmp(l->at, "null", 4);
+    l->at += none ? 4 : 0;
+    for (int n = 0; !none && (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
@@ -31854,7 +31874,52 @@ static int gckpti_load_blocks(gckpti_saved *e)
     return 1;
 }
 
-/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
+#define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
+
+/* What an entry says of its tensor: can it be read, are its bytes there? One without elements has
+ * nothing for a parameter, so it is left out. */
+static int gckpti_load_tensor_of(gckpti_loader *l, gckpti_saved *e, const char *type, int axes)
+{
+    const int64_t begin = e->offsets[0], end = e->offsets[1];
+    int empty = 0;
+    for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
+        empty |= !e->shape.d[i];
+    e->ignored = e->ignored || empty;
+    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_storages[e->type].type))
+            break;
+    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+        e->type = -1;
+    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
+        gckpti_ending(e->name, "num_batches_tracked")) {
+        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
+    }
+    if (!e->ignored && axes > GCKPT_MAX_DIMS)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                             GCKPT_MAX_DIMS);
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                             gckpti_shape_problem(&e->shape));
+    int64_t bytes = empty ? 0 : end - begin;
+    if (!e->ignored)
+        bytes = gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
+    if (begin > end || end > l->data_bytes || end - begin != bytes)
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+            begin, end, bytes, &e->shape, l->data_bytes,
+            end > l->data_bytes ? ": is the file cut off?" : "");
+    return 1;
+}
+
+/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order, and any others. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
     const char *key = NULL;
@@ -31864,9 +31929,11 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(l, e->shape.d, 0, GCKPT_MAX_DIMS);
+            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS, 1);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
+            offsets = gckpti_json_numbers(l, e->offsets, 2, 0);
+        else if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            gckpti_json_pass(l);
         else
             break;
     }
@@ -31876,34 +31943,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_storages[e->type].type))
-            break;
-    e->shape.n = axes;
-    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
-        e->type = -1;
-    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
-        gckpti_ending(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
-        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
-            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
-    }
-    int64_t begin = e->offsets[0], end = e->offsets[1];
-    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
-                             e->slot < 0 ? ", F16 or BF16" : "", type);
-    if (!e->ignored && !gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                             gckpti_shape_problem(&e->shape));
-    int64_t bytes =
-        e->ignored ? end - begin : gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
-    if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(
-            l, GCKPT_E_DATA, e,
-            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
-            begin, end, bytes, &e->shape, l->data_bytes,
-            end > l->data_bytes ? ": is the file cut off?" : "");
-    return 1;
+    return gckpti_load_tensor_of(l, e, type, axes);
 }
 
 /* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
@@ -32509,6 +32549,9 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
         l->data_bytes = (int64_t)(size - 8 - (size_t)length);
         return gckpti_load_text(l, (size_t)length);
     }
+    if (!size)
+        return gckpti_error(store, GCKPT_E_DATA,
+                            "load: the file is empty: a save or a copy of it failed; take another");
     for (int i = 0; i < 8; i++)
         first[i] = first[i] < 0x20 || first[i] > 0x7e ? '?' : first[i];
     return gckpti_error(store, GCKPT_E_DATA,
@@ -33009,7 +33052,7 @@ static int gckpti_index_check(gckpti_loader *l)
                     gckpti_fnv(GCKPTI_FNV_START, l->at, (size_t)(tail - l->at)));
     if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "not the index of a checkpoint by ranks, or damaged; "
+                             "empty, damaged, or not the index of a checkpoint by ranks; "
                              "gckpt_store_load reads files of one process");
     l->end = tail;
     return 1;
@@ -33022,7 +33065,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
     int64_t head[3] = { 0, 0, 0 };
     int n = 0, m = 0;
     if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
-        gckpti_json_numbers(l, head, 3, 3) < 3 || !gckpti_index_key(l, &n, "files"))
+        gckpti_json_numbers(l, head, 3, 0) < 3 || !gckpti_index_key(l, &n, "files"))
         return 0;
     if (head[0] != 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
@@ -33031,7 +33074,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
             return gckpti_json_fail(l, "a file's name is no name in this folder");
-        if (gckpti_json_numbers(l, file, 2, 2) < 2)
+        if (gckpti_json_numbers(l, file, 2, 0) < 2)
             return 0;
         if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);
@@ -34692,6 +34735,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_TURN_PROBLEM
 #undef GCKPTI_TURN_NONE
 #undef GCKPTI_TURN_ROWS
+#undef GCKPTI_LEAVE_OUT
 #undef GCKPTI_PLAN_MAGIC
 #undef gckpt_fail
 

@@ -160,21 +160,38 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
+/* Returns how many numbers [a,b,...] has, or -1 if it is wrong. v gets the first `room` of them; if
+ * any is 0, there must be exactly as many. */
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int room, int any)
 {
     int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');
     for (uint64_t value = 0; more; more = gckpti_json_take(l, ',')) {
         gckpti_json_space(l);
-        char *end = n < most ? gckpti_digits(l->at, l->end, &value) : NULL;
+        char *end = gckpti_digits(l->at, l->end, &value);
         if (!end || value > INT64_MAX)
             break;
         l->at = end;
-        v[n++] = (int64_t)value;
+        if (n++ < room)
+            v[n - 1] = (int64_t)value;
     }
-    if (l->result == GCKPT_OK && (more || n < least || (n && !gckpti_json_take(l, ']'))))
+    const int wrong = more || (n != room && !any);
+    if (l->result == GCKPT_OK && (wrong || (n && !gckpti_json_take(l, ']'))))
         gckpti_json_fail(l, "a list of whole numbers < 2^63, of the right length, expected");
     return l->result == GCKPT_OK ? n : -1;
+}
+
+/* Passes over the value of a key that means nothing here, to the ',' or '}' after it. */
+static void gckpti_json_pass(gckpti_loader *l)
+{
+    int depth = 0;
+    do {
+        gckpti_json_space(l);
+        const char c = l->at < l->end ? *l->at : '"'; /* which fails there */
+        if (c == '"' && !gckpti_json_string(l))
+            return;
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        l->at += c != '"';
+    } while (depth > 0 || (l->at < l->end && *l->at != ',' && *l->at != '}'));
 }
 
 /* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
@@ -222,7 +239,10 @@ static int gckpti_load_metadata(gckpti_loader *l)
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser,
                                   &l->data_sum };
     char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
-    for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
+    gckpti_json_space(l);
+    const int none = l->end - l->at >= 4 && !memcmp(l->at, "null", 4);
+    l->at += none ? 4 : 0;
+    for (int n = 0; !none && (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
         for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
@@ -268,7 +288,52 @@ static int gckpti_load_blocks(gckpti_saved *e)
     return 1;
 }
 
-/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
+#define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
+
+/* What an entry says of its tensor: can it be read, are its bytes there? One without elements has
+ * nothing for a parameter, so it is left out. */
+static int gckpti_load_tensor_of(gckpti_loader *l, gckpti_saved *e, const char *type, int axes)
+{
+    const int64_t begin = e->offsets[0], end = e->offsets[1];
+    int empty = 0;
+    for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
+        empty |= !e->shape.d[i];
+    e->ignored = e->ignored || empty;
+    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_storages[e->type].type))
+            break;
+    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+        e->type = -1;
+    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
+        gckpti_ending(e->name, "num_batches_tracked")) {
+        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
+    }
+    if (!e->ignored && axes > GCKPT_MAX_DIMS)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                             GCKPT_MAX_DIMS);
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                             gckpti_shape_problem(&e->shape));
+    int64_t bytes = empty ? 0 : end - begin;
+    if (!e->ignored)
+        bytes = gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
+    if (begin > end || end > l->data_bytes || end - begin != bytes)
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+            begin, end, bytes, &e->shape, l->data_bytes,
+            end > l->data_bytes ? ": is the file cut off?" : "");
+    return 1;
+}
+
+/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order, and any others. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
     const char *key = NULL;
@@ -278,9 +343,11 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(l, e->shape.d, 0, GCKPT_MAX_DIMS);
+            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS, 1);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
+            offsets = gckpti_json_numbers(l, e->offsets, 2, 0);
+        else if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            gckpti_json_pass(l);
         else
             break;
     }
@@ -290,34 +357,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_storages[e->type].type))
-            break;
-    e->shape.n = axes;
-    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
-        e->type = -1;
-    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
-        gckpti_ending(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
-        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
-            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
-    }
-    int64_t begin = e->offsets[0], end = e->offsets[1];
-    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
-                             e->slot < 0 ? ", F16 or BF16" : "", type);
-    if (!e->ignored && !gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                             gckpti_shape_problem(&e->shape));
-    int64_t bytes =
-        e->ignored ? end - begin : gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
-    if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(
-            l, GCKPT_E_DATA, e,
-            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
-            begin, end, bytes, &e->shape, l->data_bytes,
-            end > l->data_bytes ? ": is the file cut off?" : "");
-    return 1;
+    return gckpti_load_tensor_of(l, e, type, axes);
 }
 
 /* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */

@@ -116,7 +116,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_
 GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int room, int any);
 GCKPTI_FN int gckpti_load_header(gckpti_loader *l);
 
 /* files/places.c */

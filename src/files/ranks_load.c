@@ -75,7 +75,7 @@ static int gckpti_index_check(gckpti_loader *l)
                     gckpti_fnv(GCKPTI_FNV_START, l->at, (size_t)(tail - l->at)));
     if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "not the index of a checkpoint by ranks, or damaged; "
+                             "empty, damaged, or not the index of a checkpoint by ranks; "
                              "gckpt_store_load reads files of one process");
     l->end = tail;
     return 1;
@@ -88,7 +88,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
     int64_t head[3] = { 0, 0, 0 };
     int n = 0, m = 0;
     if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
-        gckpti_json_numbers(l, head, 3, 3) < 3 || !gckpti_index_key(l, &n, "files"))
+        gckpti_json_numbers(l, head, 3, 0) < 3 || !gckpti_index_key(l, &n, "files"))
         return 0;
     if (head[0] != 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
@@ -97,7 +97,7 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
             return gckpti_json_fail(l, "a file's name is no name in this folder");
-        if (gckpti_json_numbers(l, file, 2, 2) < 2)
+        if (gckpti_json_numbers(l, file, 2, 0) < 2)
             return 0;
         if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);

@@ -290,6 +290,9 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
         l->data_bytes = (int64_t)(size - 8 - (size_t)length);
         return gckpti_load_text(l, (size_t)length);
     }
+    if (!size)
+        return gckpti_error(store, GCKPT_E_DATA,
+                            "load: the file is empty: a save or a copy of it failed; take another");
     for (int i = 0; i < 8; i++)
         first[i] = first[i] < 0x20 || first[i] > 0x7e ? '?' : first[i];
     return gckpti_error(store, GCKPT_E_DATA,

@@ -1226,7 +1226,7 @@ static void test_no_index(void)
         if (i == 2) /* it may be one, and is looked at: it is not */
             continue;
         CHECK(soon(RANKS_LOAD, large, GCKPT_E_DATA,
-                   "load: not the index of a checkpoint by ranks, or damaged; "
+                   "load: empty, damaged, or not the index of a checkpoint by ranks; "
                    "gckpt_store_load reads files of one process (\"shards/large\")"));
         CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: no safetensors file"));
         CHECK(soon(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
