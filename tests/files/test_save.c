@@ -440,8 +440,8 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
     { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
     { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
-    { "{\"w\":" T("2,0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "positive" },
-    { "{\"w\":" T("0", 0, 0) ",\"b\":" T("1", 0, 4) "}", 4, GCKPT_E_DATA, "positive" },
+    { "{\"w\":" T("2,0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "must hold the 0 bytes" },
+    { "{\"w\":" T("0", 0, 0) ",\"b\":" T("1", 0, 4) "}", 4, GCKPT_E_DATA, "is missing in the file" },
     /* offsets */
     { "{\"w\":" T("2", 8, 0) "," B "}", 12, GCKPT_E_DATA, "data_offsets" },
     { "{\"w\":" T("2", 0, 12) "," B "}", 12, GCKPT_E_DATA, "data_offsets" },

@@ -200,7 +200,9 @@ static inline size_t st_write_header(const st_file *f, char out[ST_HEADER])
     size_t n = st_put(out, 0, "{");
     if (f->keys > 0) {
         for (int i = 0; i < f->keys; i++) {
-            n = st_put(out, st_put(out, n, i > 0 ? ",\"" : "\"__metadata__\":{\""), f->key[i]);
+            const int hash = !strcmp(f->key[i], "data_fnv1a"); /* of what was changed: a note */
+            n = st_put(out, n, i > 0 ? ",\"" : "\"__metadata__\":{\"");
+            n = st_put(out, n, hash ? "data_fnv1b" : f->key[i]);
             n = st_put(out, st_put(out, st_put(out, n, "\":\""), f->value[i]), "\"");
         }
         n = st_put(out, n, "}");
