@@ -26,9 +26,9 @@ endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # What programs compute themselves has the same bits everywhere, too: no product is fused with a sum.
 COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I.
-# A program of public names sees the API alone (build/api/gradckpt.h) and is linked with build/gradckpt.o, the bodies
-# (GRADCKPT_IMPLEMENTED: these are elsewhere). A test that looks inside includes doors of src/ and is linked with what the
-# files there give, each compiled by itself. A change in a file of src/ compiles that file, and what is put together.
+# A program of public names sees the API alone (build/api/gradckpt.h; GRADCKPT_IMPLEMENTED: the bodies are linked).
+# Examples and tests are linked with build/rooms.a, the files of src/, each compiled by itself: a change in one file
+# compiles that file. Benchmarks, `make lib` and other programs are linked with build/gradckpt.o, the header compiled.
 LINKED = $(subst -I.,-Ibuild/api -I.,$(COMPILE)) -DGRADCKPT_IMPLEMENTED
 LINK = $(CC) $(CFLAGS) $(OPENMP)
 # Where to, and how fast: tests/check_all.sh has others.
@@ -142,12 +142,16 @@ shakespeare: build/gpt
 	    --micro-batch auto --budget 16MB --steps 3000 --lr 3e-3 --min-lr 1e-4 --dropout 0.05 --eval-every 500 \
 	    --save build/shakespeare.safetensors --sample 500 --prompt 'ROMEO:'
 
-# Each log is a target: tests run beside each other and beside compilers; run.sh prints a line of each, and adds up.
+# The first seed of random tests, a number below 2^20 from the hash of the commit; 1 outside a repository.
+SEED := $(shell h=$$(git rev-parse HEAD 2>/dev/null | cut -c 1-5); printf '%d' "0x$${h:-1}")
+export SEED
+# Each log is a target: tests run at the same time as other tests and compilers. run.sh prints a line for each log,
+# then the sum.
 test:
 	@rm -f $(LOGS)
 	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)' \
-	    build/gradckpt.o $(LOGS) || true
+	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)' SEED='$(SEED)' \
+	    $(LOGS) || true
 	@sh tests/run.sh sum $(LOGS)
 
 programs: $(TESTS) $(EXAMPLES)
@@ -400,6 +404,9 @@ ROOMS := $(patsubst %.c,$(AT)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /
 $(AT)/rooms.a: $(ROOMS) $(KERNELS)
 	@rm -f $@
 	$(AR) rcs $@ $^
+# The same as one object, for scripts that link by a page's line with a gradckpt.o.
+build/rooms.o: $(ROOMS) $(KERNELS)
+	$(LD) -r -o $@ $^
 $(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
 	@mkdir -p $(@D)
 	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
@@ -412,7 +419,7 @@ $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(AT)/options | build/o
 	$(LINKED) $(DEPENDS) -c -o $@ $<
-$(EXAMPLES): build/%: build/o/%.o build/gradckpt.o
+$(EXAMPLES): build/%: build/o/%.o $(AT)/rooms.a
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
 
 $(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(AT)/options | build/o
@@ -421,12 +428,11 @@ $(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(AT)/option
 $(TESTS): build/%: build/o/%.o build/plan_check.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
-$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
-$(INSIDE): $(AT)/rooms.a
+$(TESTS): $(AT)/rooms.a
 # Most tests compute little themselves.
 QUICK = -O0
-build/o/test_bf16.o build/o/test_contract.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
-build/o/test_amx.o build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
+build/o/test_amx.o build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
+build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
 build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_recurrent.o: QUICK = -O1
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
@@ -437,8 +443,8 @@ build/test_simulate build/beside: LIBS = -lm -pthread
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@; sh tests/run.sh each $@
-$(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES)
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
+$(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES) build/rooms.o
+	@CC='$(CC)' LINKED='$(LINKED) build/rooms.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@; sh tests/run.sh each $@
 
 build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options

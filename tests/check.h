@@ -3,7 +3,9 @@
  *   CHECK(condition);                        counts one check; prints file, line and text when it fails
  *   CHECK_MSG(condition, "fmt", ...);        the same, with a message of your own
  *   return check_report("name");             prints "name: N passed, N failed"; the exit status
- *   for (.. check_tries(n) ..)               of n random tries a third, or all where TRIES=all
+ *   for (.. check_tries(n) ..)               the number of random tries to make of n: a ninth; TRIES=third, TRIES=all
+ *   if (check_share(i, n))                   true for every n-th case i of a sweep; for all of them with TRIES
+ *   check_seed()                             the first random seed: the environment's SEED, or 1
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
@@ -14,6 +16,7 @@
 #include <string.h>
 
 static long check_passed, check_failed;
+static int check_seed_used;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 4, 5)))
@@ -40,16 +43,36 @@ static int check_record(int ok, const char *file, int line, const char *format, 
 
 static int check_report(const char *name)
 {
+    const char *seed = getenv("SEED");
+    if (check_failed && check_seed_used)
+        printf("run again with the same random cases: SEED=%s\n", seed && *seed ? seed : "1");
     printf("%s: %ld passed, %ld failed\n", name, check_passed, check_failed);
     return check_failed != 0;
 }
 
-/* Of n tries with random values those that are made: a third, which is what make test has time for; all of
- * them where the environment has TRIES=all (make check). What is tried once or in every way is no such try. */
+/* Returns the first random seed, from 0 to 2^20 - 1: the environment's SEED, which the Makefile derives from the
+ * commit, or 1. */
+static inline unsigned check_seed(void)
+{
+    const char *seed = getenv("SEED");
+    check_seed_used = 1;
+    return seed && *seed ? (unsigned)strtoul(seed, NULL, 10) & 0xfffffu : 1;
+}
+
+/* Returns how many of n random tries to make: a ninth (make test), a third with TRIES=third (make check) or all
+ * of them with TRIES=all (make check-all). Cases that are listed are not tries. */
 static inline int check_tries(int n)
 {
     const char *tries = getenv("TRIES");
-    return tries && strcmp(tries, "all") == 0 ? n : (n + 2) / 3;
+    const int of = !tries || !*tries ? 9 : strcmp(tries, "all") == 0 ? 1 : 3;
+    return (n + of - 1) / of;
+}
+
+/* Returns nonzero if case i of a sweep is run: every n-th one, beginning at one that the seed chooses, so that
+ * successive commits run all of them; with TRIES set (make check) every case. */
+static inline int check_share(unsigned i, unsigned n)
+{
+    return check_tries(9) > 1 || (i + check_seed()) % n == 0;
 }
 
 /* A thread pool of sorts: any order must do. */

@@ -84,3 +84,25 @@ report()
     echo "$1: $passed passed, $failed failed"
     [ "$failed" -eq 0 ]
 }
+
+if [ "$CT" ]; then
+: > $CT
+ctn() { times | tr 'ms' '  ' | awk 'NR==2{print 60*$1+$2+60*$3+$4}' ; }
+ctlast=0
+check()
+{
+    what=$1
+    shift
+    times > $CT.t; a=$(tr 'ms' '  ' < $CT.t | awk 'NR==2{print 60*$1+$2+60*$3+$4}')
+    if "$@" > "$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $what"
+        tail -n 15 "$work/log"
+    fi
+    times > $CT.t; b=$(tr 'ms' '  ' < $CT.t | awk 'NR==2{print 60*$1+$2+60*$3+$4}')
+    echo "$a $b $ctlast $what" | awk '{a=$1;b=$2;c=$3; $1=$2=$3=""; printf "%.2f (before %.2f) %s\n", b-a, a-c, $0}' >> $CT
+    ctlast=$b
+}
+fi
