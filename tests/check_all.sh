@@ -56,7 +56,8 @@ looks_inside()          # does one of these tests include doors of src/?
 }
 
 # The number that random tests and one_of derive their choice from. To repeat a run of another commit, set SEED.
-SEED=${SEED:-$(printf '%d' "0x$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1)" 2> /dev/null || echo 1)}
+hash=$(git rev-parse HEAD 2> /dev/null | cut -c 1-5)
+SEED=${SEED:-$(printf '%d' "0x${hash:-1}")} # as in the Makefile
 export SEED
 
 # one_of WORD...: prints one of the words, chosen by the commit; all of them in make check-all
