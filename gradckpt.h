@@ -30995,7 +30995,7 @@ typedef struct {
     gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
     const void *what;
     const char *like; /* a file that is new has the permissions of this one, if that is there */
-    int placed;       /* 1: in place, even if there is an error; -1: it is not, nor was a file */
+    int placed;       /* 1 once in place, also after an error; -1 if no file was there; else 0 */
 } gckpti_content;
 
 /* Replaces the file there as a whole, or leaves it as it is. */
@@ -32754,7 +32754,7 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
-/* Creates `name` with this mode, or the umask's (-1). NULL: errno; EEXIST: it is another save's. */
+/* Creates `name` by this mode, or the umask's (-1). Returns NULL and errno; EEXIST if it is there. */
 static FILE *gckpti_create(const char *name, int mode)
 {
 #if GCKPTI_POSIX

@@ -312,8 +312,8 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
     return s;
 }
 
-/* A row of two texts, of which the second is learned with the end of text after it, unless it spells
- * that out. As in TRL, only what the tokenizer's template has comes before them. */
+/* Adds a row of two texts, of which the second is learned with the end of text after it, unless it
+ * spells that out. As in TRL, nothing but the tokenizer's template comes before them. */
 static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
                                dataset_span answer)
 {

@@ -1333,8 +1333,8 @@ static void report_classes(tuning *t)
                   r->classes + 1, run.padding, run.unsorted);
 }
 
-/* Prints what the system counts for the process: the plan's bytes, the tokens of all data, their
- * marks, and what program, tokenizer and threads take (12 to 27 MB were measured). */
+/* Prints the bytes that the system counts for the process: the plan's, those of the data's tokens,
+ * and those of program, tokenizer and threads, of which 12 to 27 MB were measured. */
 static void report_process(tuning *t)
 {
     size_t arena;

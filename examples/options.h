@@ -127,8 +127,8 @@ static void options_wrap(const char *text, int indent)
     putchar('\n');
 }
 
-/* Prints an option: what it is, then in brackets what is allowed, if that is more than its name
- * says, and the default. */
+/* Prints an option: its help, then in brackets the values that are allowed, unless it is a text or a
+ * flag, and the default. */
 static void options_print_row(const options_table *t, const options_row *p)
 {
     const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice,

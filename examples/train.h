@@ -31,7 +31,7 @@
  * Rows are shuffled by seed and epoch alone, so weights have the same bits for every budget,
  * micro-batch, thread count and machine. Where a model compares rows (gckpt_plan_split_exact), a
  * batch is computed whole: the last rows of an epoch that fill none are left out, and of those for
- * validation, if it compares them there, too (batch norms do not: then a line names the op). */
+ * validation, if it compares them in inference as well (batch norms do not: a note names the op). */
 #ifndef TRAIN_H
 #define TRAIN_H
 #include "schedule.h"
@@ -80,7 +80,7 @@ typedef struct {
     float lr;
     size_t bytes;    /* parameters, optimiser state and the one arena of training and validation */
     int unlogged;    /* the first epoch whose line the log could not take; 0: none */
-    char notes[768]; /* what goes on, but is seldom meant, a line each: on stderr, too; "" */
+    char notes[768]; /* warnings, a line each, which are also printed on stderr; "" if none */
     char error[512]; /* what went wrong, and what helps; "" */
 } train_report;
 
@@ -102,7 +102,7 @@ typedef struct {
      * it has of later epochs; else it begins anew. A disk that fills up costs the log's further
      * lines, not the training: report.unlogged, and a line on stderr. */
     const char *log;
-    int every; /* epochs between lines on stdout, 0: 1; -1: no line, and on stderr notes alone */
+    int every; /* epochs between lines on stdout (0 means 1); -1 hides these and stderr's clock */
     int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     /* Fills columns without values, or changes rows: called once for the rows of a step, or of a
      * batch for validation (train_data.h says more). Anything but 0: an error. */

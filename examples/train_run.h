@@ -33,7 +33,7 @@ typedef struct {
     int64_t resumed;                  /* steps that others did */
     time_t began, told;               /* told: when the clock on stderr was last written, */
     int shown;                        /* and its length */
-    int unfinite;                     /* 1: a note of a validation loss that is none is made */
+    int unfinite;                     /* nonzero after a note of a validation loss of NaN */
     char path[1024];                  /* of the best weights */
     char values[20];                  /* a hash of all rows' values, for the file's note */
 } train_run;

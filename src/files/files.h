@@ -54,7 +54,7 @@ typedef struct {
     gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
     const void *what;
     const char *like; /* a file that is new has the permissions of this one, if that is there */
-    int placed;       /* 1: in place, even if there is an error; -1: it is not, nor was a file */
+    int placed;       /* 1 once in place, also after an error; -1 if no file was there; else 0 */
 } gckpti_content;
 
 /* Replaces the file there as a whole, or leaves it as it is. */

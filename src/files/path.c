@@ -164,7 +164,7 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
-/* Creates `name` with this mode, or the umask's (-1). NULL: errno; EEXIST: it is another save's. */
+/* Creates `name` by this mode, or the umask's (-1). Returns NULL and errno; EEXIST if it is there. */
 static FILE *gckpti_create(const char *name, int mode)
 {
 #if GCKPTI_POSIX

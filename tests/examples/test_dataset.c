@@ -227,7 +227,7 @@ static void test_lines(void)
 #define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define PAIR(chosen, rejected) "\"chosen\": " chosen ", \"rejected\": " rejected "}"
 
-/* Counts what a line has that is taken, but seldom meant; a line without a target is left out. */
+/* Lines that are read but seldom meant are counted; a line without a target is left out. */
 static void test_counts(void)
 {
     static const char lines[] = "{\"text\": \"\"}\n{\"text\": \"one two\"}\n{\"text\": \"a\"}\n"
