@@ -164,7 +164,7 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
-/* Creates `name` by this mode, or the umask's (-1). Returns NULL and errno; EEXIST if it is there. */
+/* Creates `name`, with the umask's mode for -1. Returns NULL and errno; EEXIST: another save's. */
 static FILE *gckpti_create(const char *name, int mode)
 {
 #if GCKPTI_POSIX
