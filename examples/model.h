@@ -45,7 +45,7 @@
 #endif
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
-enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8 };
+enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8, MODEL_NOTES = 4096 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
@@ -957,6 +957,9 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
     int failed = 0;
     const uint32_t notes =
         model_read_header(path, &d, &data) == 0 ? json_find(&d, JSON_ROOT, "__metadata__") : 0;
+    if (json_size(&d, notes) > MODEL_NOTES)
+        failed = model_fail(l->model, "%s: its __metadata__ has %lu keys: %d at most are read", path,
+                            (unsigned long)json_size(&d, notes), MODEL_NOTES);
     for (uint32_t k = json_first(&d, notes); k != 0 && !failed; k = json_next(&d, k)) {
         const char *from = json_kind_of(&d, k + 1) == JSON_STRING ? json_text(&d, k + 1) : "";
         const int64_t i = model_find(c, model_bare(c, json_text(&d, k)));
