@@ -595,8 +595,16 @@ static inline int adapters_file_size(model_any *m, adapters_options *o, const ch
     if (model_path(m, path, dir, "adapter_model.safetensors") != 0)
         return -1;
     FILE *f = fopen(path, "rb");
-    if (f == NULL)
-        return model_fail(m, "%s: cannot open it: %s", path, strerror(errno));
+    if (f == NULL) {
+        char other[MODEL_PATH];
+        const char *cause = strerror(errno);
+        return model_fail(
+            m, "%s: cannot open it: %s%s", path, cause,
+            model_has(m, other, dir, "adapter_model.bin")
+                ? "; adapter_model.bin is a pickle, which is not read: in Python, load "
+                  "the adapter with peft, then save_pretrained writes this file"
+                : "");
+    }
     const long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     fclose(f);
     o->file_bytes = (int64_t)end + 1;
@@ -623,8 +631,13 @@ static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, c
         else
             adapters_read_config(&d, &m->config, &o, room);
     }
+    const int model =
+        !model_has(m, path, dir, "adapter_config.json") && model_has(m, path, dir, "config.json");
     int failed = d.error[0]
-                     ? model_fail(m, "%s", d.error)
+                     ? model_fail(m, "%s%s", d.error,
+                                  model ? "; config.json says that it is a model: give it as the "
+                                          "model, not as an adapter"
+                                        : "")
                      : adapters_file_size(m, &o, dir) != 0 || adapters_begin(a, m, store, &o) != 0;
     free(room);
     json_free(&d);

@@ -635,6 +635,22 @@ static void test_excluded(void)
 /* Folders that have something else than weights and config.json that are read say what to do. */
 static void test_instead(void)
 {
+    static const tuning_edit pickle = { "lora", "adapter_model.safetensors", NULL, NULL, NULL, 0 };
+    for (int i = 0; i < 2; i++) {
+        char path[160];
+        tuned t;
+        const char *folder = i == 0 ? GOLDEN "gqa" : tuning_wrong(&pickle);
+        snprintf(path, sizeof path, "%s/adapter_model.bin", folder);
+        FILE *f = i == 1 ? fopen(path, "w") : NULL;
+        CHECK(i == 0 || (f != NULL && fclose(f) == 0));
+        open_base(&t, "gqa", NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, folder) != 0 &&
+                      strstr(t.m.error, i == 0
+                                            ? "config.json says that it is a model: give it as"
+                                            : "adapter_model.bin is a pickle, which is not read"),
+                  "%s", t.m.error);
+        end(&t);
+    }
     static const struct {
         const char *gone, *file, *says;
     } all[] = {
