@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            4786
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3230
+ *     >>search    what no schedule can do without; the least work for every budget            3225
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1752
@@ -22832,23 +22832,21 @@ static int64_t gckpti_absent(const gckpti_planner *p, int nth)
     return bytes;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
- * work that may lie within `most` bytes. */
-static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
+/* Considers cuts of an instant themselves, those with least work first that may lie within `most`
+ * bytes. */
+static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most)
 {
     gckpti_instant *t = &s->bound->instant[at];
     const gckpti_cut_table *cuts = gckpti_cuts(s->bound, t, GCKPTI_ALL);
     const gckpti_kept_list *all = &cuts->last;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     const int64_t absent = gckpti_absent(s->p, t->nth);
-    const int64_t room = limit - t->gradients + (tries ? 0 : absent);
+    const int64_t room = limit - t->gradients + absent;
     if (!s->known[at] && all->n > 0)
         s->known[at] =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *s->known[at]);
     gckpti_known *known = s->known[at];
-    tries = tries ? tries : INT32_MAX;
-    for (int e = gckpti_cut_within(all, room); known && e >= 0 && tries > 0 && gckpti_is_well(s);
-         e--) {
+    for (int e = gckpti_cut_within(all, room); known && e >= 0 && gckpti_is_well(s); e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
         if (known[e].arena > most || known[e].peak > limit)
@@ -22856,7 +22854,6 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.extra < gckpti_cut_work(t, e))
             known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
-        tries--;
         if (known[e].peak > limit || s->p->failed)
             continue;
         gckpti_answer_store(s, &s->trial, &s->now);
@@ -22871,11 +22868,11 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
 
 /* Considers cuts of all instants that decide for some budget; not for time, their order is that of
  * work. */
-static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
+static void gckpti_consider_instants(gckpti_search *s, size_t most)
 {
     for (int at = 0; at < s->bound->instants && gckpti_is_well(s) && !s->p->beside; at++)
         if (s->deciders >> at & 1)
-            gckpti_consider_cuts(s, at, most, tries);
+            gckpti_consider_cuts(s, at, most);
 }
 
 /* Whether rung k serves, and what fits into its limit has no less work than the winner. */
@@ -22918,8 +22915,6 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         k++;
     k = s->whole || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_time(s->p, limit, 1);
-    if (bound < UINT64_MAX)
-        gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
     int i = k, proven = s->winner.length && s->winner.time <= bound;
     for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
@@ -22931,7 +22926,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     }
     if (gckpti_is_well(s) && !proven && !s->whole)
         gckpti_consider_lowest(s, k, i, most);
-    gckpti_consider_instants(s, most, 0);
+    gckpti_consider_instants(s, most);
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
@@ -22949,7 +22944,7 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
             break;
     }
     if (s->winner.length)
-        gckpti_consider_instants(s, s->winner.arena - 1, 0);
+        gckpti_consider_instants(s, s->winner.arena - 1);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
