@@ -43,13 +43,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4786
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4789
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3225
+ *     >>search    what no schedule can do without; the least work for every budget            3248
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1752
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1794
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5397
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -1390,8 +1390,8 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole) and,
- * once, of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
+/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
+ * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
@@ -15458,6 +15458,8 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
+    uint64_t most_work; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
+    size_t fast;        /* bytes of an arena in which it finds no more work than that */
     int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
@@ -16012,12 +16014,13 @@ GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int
 
 GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
 {
-    const gckpti_node *node = p->mixer < 0 ? NULL : &p->nodes[p->mixer];
-    const gckpt_shape shape = node ? gckpti_planned_shape(p, node) : gckpt_shape1(1);
     int single = 0;
-    for (int leaf = 0; node && leaf < p->leaves; leaf++)
-        single = single || gckpti_leaf_rows(p, rows, leaf) % p->rows == 1;
-    return single && gckpti_is_single(node->op, &shape, p->rows);
+    for (int leaf = 0; p->mixer >= 0 && leaf < p->leaves && !single; leaf++) {
+        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
+        single = gckpti_leaf_rows(p, rows, leaf) % p->rows == 1 &&
+                 gckpti_is_single(p->nodes[p->mixer].op, &shape, p->rows);
+    }
+    return single;
 }
 
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
@@ -23012,6 +23015,27 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
+/* Lowers p->fast by a bisection of the rungs; what these have serves all variants of a budget. */
+static gckpt_result gckpti_find_fast(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    gckpt_result result = GCKPT_OK;
+    const uint64_t most = p->most_work - p->own_work;
+    int low = 0, high = p->own_work > p->most_work ? 0 : s->rungs;
+    for (int k = -1; low < high && result == GCKPT_OK; k = low + (high - low) / 2) {
+        const size_t bytes = k < 0 ? p->fast - 1 : (size_t)s->rung[k].limit;
+        int fast = k >= 0 && bytes >= p->fast;
+        if (!fast && (k < 0 || gckpti_bound_time(p, (int64_t)bytes, 1) <= most)) {
+            result = gckpti_choose(s, bytes);
+            fast = result == GCKPT_OK && s->winner.length && s->winner.time <= most;
+            p->fast = fast ? s->winner.arena : p->fast;
+        }
+        low = fast ? k + 1 : low;
+        high = fast ? high : k;
+    }
+    return result;
+}
+
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
@@ -23034,6 +23058,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             size_t own;
             result = gckpti_find_least(&s, *least, &own);
             *least = own < *least ? own : *least;
+            if (result == GCKPT_OK && p->most_work)
+                result = gckpti_find_fast(&s);
         }
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.work <= gckpti_prove_work(p, most_bytes))
@@ -23107,6 +23133,9 @@ struct gckpt_frontier {
     size_t proven_bytes;
     int complete;
 };
+
+/* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
+static inline uint64_t gckpti_fast_work(uint64_t least) { return least + least / 2; }
 
 /* >>ask/tells */
 /* Work more than the least there is, as a part of that. */
@@ -23254,14 +23283,11 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open checks a request (gckpti_check_request) and makes the model of the graph as
- * it was built; gckpti_add_variants, where the plan may choose, those of other variants, a planner
- * each. gckpti_plan_request decides: the mode asked for; or store-all if it fits, else the search,
- * first of the variant whose proven work is least, then of those that may still have less than the
- * best so far. Each time p->best is a draft that is placed. The best of all is encoded, and
- * gckpti_prove_plan notes what is proven about all of them. A frontier asks the searches for budget
- * after budget from the largest down, keeps models and schedules, and drafts a point when it is
- * asked for its plan. gckpt_fit does all of it for each micro-batch size.
+ * gckpti_planner_open checks a request and makes the model of the graph as it was built;
+ * gckpti_add_variants makes a planner for each other variant. gckpti_plan_request decides: the mode
+ * asked for; or store-all if it fits, else the search, variant by variant. The best is encoded, and
+ * gckpti_prove_plan notes what is proven. A frontier asks the searches for budget after budget from
+ * the largest down. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
 
 /* What can be wrong with term i of a request. */
@@ -23705,8 +23731,9 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, and the least that is not. */
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least)
+/* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
+ * step has little more than the least work. */
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least, size_t fast)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
@@ -23718,6 +23745,9 @@ GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t l
                                       "less; a build without GCKPT_NO_SEARCH finds the least)"
                  : searched         ? ""
                                     : " in this mode (GCKPT_AUTO needs least)");
+    gckpti_text text = gckpti_said(&p->g->object);
+    if (fast > least)
+        gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
 }
 
 /* >>ask/request */
@@ -23782,7 +23812,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             if (mode == GCKPT_OPTIMAL) {
                 if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
                     continue;
+                p->most_work = first->most_work, p->fast = first->fast;
                 *result = gckpti_plan_optimal(p, arena, &own);
+                first->fast = p->fast;
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 own = p->best.arena;
@@ -23863,8 +23895,11 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
+    p.most_work = gckpti_fast_work(p.least_work);
+    p.fast = SIZE_MAX;
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    size_t fast = p.fast < SIZE_MAX ? gckpti_resident(&p, NULL) + p.fast : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
@@ -23873,7 +23908,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     }
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_too_small(&p, d.budget, least);
+        gckpti_too_small(&p, d.budget, least, fast);
     return gckpti_plan_settle(plan);
 }
 
@@ -24115,7 +24150,11 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0);
+        size_t k = 0;
+        while (k + 1 < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
+            k++;
+        gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
+                         f->count ? f->points[k].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -24156,8 +24195,10 @@ typedef struct {
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+    uint64_t least_work;  /* of a step, of all sizes; */
+    size_t fast;          /* bytes in which some size has at most gckpti_fast_work of that */
     int unproven;         /* gckpti_prove has not seen the best yet */
-    int hunting;          /* nothing fits: what is the least? */
+    int hunting;          /* nothing fits: 1: what is the least? 2: what is fast? */
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
@@ -24220,8 +24261,8 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (of the batch,
- * without leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
+/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (without
+ * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->leaves - 1) / p->leaves ||
@@ -24246,10 +24287,28 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
     size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
+    most = f->hunting == 2 ? f->fast - 1 : most;
     int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
     return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
            gckpti_cannot_split(all) ||
            (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
+}
+
+/* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
+ * is fast, and returns whether none can be: with the store-all plan it has too much work. */
+static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+{
+    const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
+    const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
+    const uint64_t most = gckpti_fast_work(f->least_work);
+    if (f->hunting < 2 && all && !gckpti_cannot_split(all) && work < f->least_work)
+        f->least_work = work;
+    if (f->hunting < 2 || work > most)
+        return f->hunting == 2;
+    p->most_work = p->own_work + (most - work) / (uint64_t)counted * (uint64_t)rows;
+    p->fast = f->fast < SIZE_MAX ? f->fast - gckpti_resident(p, NULL) : SIZE_MAX;
+    return 0;
 }
 
 /* Plans what an open planner was asked for, in its variant. */
@@ -24263,6 +24322,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    hopeless = gckpti_is_slow(f, p, plan) || hopeless;
     gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
     if (plan && gckpti_cannot_split(plan))
         gckpti_text_add(&mixer, "%s", gckpti_node_name(plan, plan->mixer));
@@ -24279,6 +24339,8 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         gckpti_fit_keep(f, plan);
     else if (result == GCKPT_OK)
         f->least = least < f->least ? least : f->least;
+    if (!plan && p->most_work && p->fast < SIZE_MAX)
+        f->fast = gckpti_resident(p, NULL) + p->fast;
     return gckpti_too_large(p, result) ? GCKPT_OK : result;
 }
 
@@ -24406,12 +24468,16 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
 static void gckpti_fit_failed(const gckpti_fitting *f)
 {
     const int64_t batch = f->desc.batch;
-    if (f->least < SIZE_MAX)
+    gckpti_text text;
+    if (f->least < SIZE_MAX) {
         gckpti_error(f->store, GCKPT_E_BUDGET,
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
                      f->desc.budget, batch, f->least);
-    else if (f->too_large)
+        text = gckpti_said(&f->store->object);
+        if (f->fast < SIZE_MAX && f->fast > f->least)
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast);
+    } else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
@@ -24453,13 +24519,15 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     f.user = user;
     f.desc.batch = batch;
     f.least_rows = least_rows;
-    f.least = SIZE_MAX;
-    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) { /* then from 1 row up */
+    f.least = f.fast = SIZE_MAX, f.least_work = UINT64_MAX;
+    for (; f.hunting < 3 && !f.best && result == GCKPT_OK; f.hunting++) { /* 1: from 1 row up */
         int at = f.hunting ? sizes : 0;
+        if (f.hunting == 2 && f.least == SIZE_MAX)
+            break;
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
-            at -= f.hunting;
-            if (!f.hunting || !(named[at / 8] >> at % 8 & 1))
-                result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
+            at -= f.hunting == 1;
+            if (f.hunting != 1 || !(named[at / 8] >> at % 8 & 1))
+                result = gckpti_fit_rows(&f, f.hunting == 1 ? batch / d : d);
             if (!f.hunting) {
                 named[at / 8] |= (unsigned char)(f.named << at % 8);
                 sizes = ++at;

@@ -596,9 +596,13 @@ static int prepare(void)
     if (!only_tells())
         return lm_execs(&run);
     if (lm.plan && asked.frontier != NULL) {
+        gckpt_point at;
+        int i = 0;
         fputc('\n', session.out);
         write_frontier(session.out, "");
-        fputc('\n', session.out);
+        while (gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
+            i++;
+        fprintf(session.out, "\n%zu bytes: a step has at most 1.5 times the least work\n\n", at.bytes);
     }
     if (lm.plan)
         gckpt_plan_print(training, session_write, session.out);

@@ -440,6 +440,11 @@ static void lm_report_plan(lm_run *r)
                                                 : 2],
         (long long)lm.threads, session_s(lm.threads), lm_bytes(r), 100 * gckpt_plan_overhead(p),
         (double)gckpt_plan_step_work(p));
+    if (gckpt_plan_overhead(p) > 2)
+        fprintf(session.out,
+                "note   a step has %.1f times the least work; --budget 1 names the bytes for 1.5 "
+                "times\n",
+                1 + gckpt_plan_overhead(p));
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",

@@ -1020,8 +1020,8 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
-/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole) and,
- * once, of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
+/* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
+ * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */

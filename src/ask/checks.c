@@ -5,14 +5,11 @@
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open checks a request (gckpti_check_request) and makes the model of the graph as
- * it was built; gckpti_add_variants, where the plan may choose, those of other variants, a planner
- * each. gckpti_plan_request decides: the mode asked for; or store-all if it fits, else the search,
- * first of the variant whose proven work is least, then of those that may still have less than the
- * best so far. Each time p->best is a draft that is placed. The best of all is encoded, and
- * gckpti_prove_plan notes what is proven about all of them. A frontier asks the searches for budget
- * after budget from the largest down, keeps models and schedules, and drafts a point when it is
- * asked for its plan. gckpt_fit does all of it for each micro-batch size.
+ * gckpti_planner_open checks a request and makes the model of the graph as it was built;
+ * gckpti_add_variants makes a planner for each other variant. gckpti_plan_request decides: the mode
+ * asked for; or store-all if it fits, else the search, variant by variant. The best is encoded, and
+ * gckpti_prove_plan notes what is proven. A frontier asks the searches for budget after budget from
+ * the largest down. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
 
 /* What can be wrong with term i of a request. */

@@ -15,8 +15,10 @@ typedef struct {
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+    uint64_t least_work;  /* of a step, of all sizes; */
+    size_t fast;          /* bytes in which some size has at most gckpti_fast_work of that */
     int unproven;         /* gckpti_prove has not seen the best yet */
-    int hunting;          /* nothing fits: what is the least? */
+    int hunting;          /* nothing fits: 1: what is the least? 2: what is fast? */
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
     char mixer[64];       /* an op for which some size was no candidate; "": none */
@@ -79,8 +81,8 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (of the batch,
- * without leaves) in a micro-batch, and no leaf is a single row that cannot be normalised. */
+/* Returns whether a plan is no candidate: what mixes rows has just the rows of a leaf (without
+ * leaves, of the batch) in a micro-batch, and no leaf is one row that cannot be normalised. */
 static int gckpti_cannot_split(const gckpt_plan *p)
 {
     return p->mixer >= 0 && (p->rows != (p->batch + p->leaves - 1) / p->leaves ||
@@ -105,10 +107,28 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
     size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
+    most = f->hunting == 2 ? f->fast - 1 : most;
     int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
     return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
            gckpti_cannot_split(all) ||
            (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
+}
+
+/* Notes the least work of a step. If hunting is 2, asks the planner for the bytes in which a step
+ * is fast, and returns whether none can be: with the store-all plan it has too much work. */
+static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+{
+    const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
+    const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
+    const uint64_t most = gckpti_fast_work(f->least_work);
+    if (f->hunting < 2 && all && !gckpti_cannot_split(all) && work < f->least_work)
+        f->least_work = work;
+    if (f->hunting < 2 || work > most)
+        return f->hunting == 2;
+    p->most_work = p->own_work + (most - work) / (uint64_t)counted * (uint64_t)rows;
+    p->fast = f->fast < SIZE_MAX ? f->fast - gckpti_resident(p, NULL) : SIZE_MAX;
+    return 0;
 }
 
 /* Plans what an open planner was asked for, in its variant. */
@@ -122,6 +142,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    hopeless = gckpti_is_slow(f, p, plan) || hopeless;
     gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
     if (plan && gckpti_cannot_split(plan))
         gckpti_text_add(&mixer, "%s", gckpti_node_name(plan, plan->mixer));
@@ -138,6 +159,8 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         gckpti_fit_keep(f, plan);
     else if (result == GCKPT_OK)
         f->least = least < f->least ? least : f->least;
+    if (!plan && p->most_work && p->fast < SIZE_MAX)
+        f->fast = gckpti_resident(p, NULL) + p->fast;
     return gckpti_too_large(p, result) ? GCKPT_OK : result;
 }
 
@@ -265,12 +288,16 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
 static void gckpti_fit_failed(const gckpti_fitting *f)
 {
     const int64_t batch = f->desc.batch;
-    if (f->least < SIZE_MAX)
+    gckpti_text text;
+    if (f->least < SIZE_MAX) {
         gckpti_error(f->store, GCKPT_E_BUDGET,
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
                      f->desc.budget, batch, f->least);
-    else if (f->too_large)
+        text = gckpti_said(&f->store->object);
+        if (f->fast < SIZE_MAX && f->fast > f->least)
+            gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", f->fast);
+    } else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
@@ -312,13 +339,15 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     f.user = user;
     f.desc.batch = batch;
     f.least_rows = least_rows;
-    f.least = SIZE_MAX;
-    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) { /* then from 1 row up */
+    f.least = f.fast = SIZE_MAX, f.least_work = UINT64_MAX;
+    for (; f.hunting < 3 && !f.best && result == GCKPT_OK; f.hunting++) { /* 1: from 1 row up */
         int at = f.hunting ? sizes : 0;
+        if (f.hunting == 2 && f.least == SIZE_MAX)
+            break;
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
-            at -= f.hunting;
-            if (!f.hunting || !(named[at / 8] >> at % 8 & 1))
-                result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
+            at -= f.hunting == 1;
+            if (f.hunting != 1 || !(named[at / 8] >> at % 8 & 1))
+                result = gckpti_fit_rows(&f, f.hunting == 1 ? batch / d : d);
             if (!f.hunting) {
                 named[at / 8] |= (unsigned char)(f.named << at % 8);
                 sizes = ++at;

@@ -201,8 +201,9 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, and the least that is not. */
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least)
+/* Reports that a budget is too small, the least that is not, and, if more, the bytes in which a
+ * step has little more than the least work. */
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least, size_t fast)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
@@ -214,4 +215,7 @@ GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t l
                                       "less; a build without GCKPT_NO_SEARCH finds the least)"
                  : searched         ? ""
                                     : " in this mode (GCKPT_AUTO needs least)");
+    gckpti_text text = gckpti_said(&p->g->object);
+    if (fast > least)
+        gckpti_text_add(&text, ", and %z for at most 1.5 times the least work", fast);
 }

@@ -25,6 +25,9 @@ struct gckpt_frontier {
     int complete;
 };
 
+/* Returns the most work of a step whose bytes a refusal names beside the least bytes. */
+static inline uint64_t gckpti_fast_work(uint64_t least) { return least + least / 2; }
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -43,7 +46,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            const gckpt_plan_desc *d);
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least);
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least, size_t fast);
 
 /* ask/request.c */
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,

@@ -62,7 +62,9 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             if (mode == GCKPT_OPTIMAL) {
                 if (best && best->best.work <= gckpti_prove_work(p, arena) && !p->failed)
                     continue;
+                p->most_work = first->most_work, p->fast = first->fast;
                 *result = gckpti_plan_optimal(p, arena, &own);
+                first->fast = p->fast;
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 own = p->best.arena;
@@ -143,8 +145,11 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
+    p.most_work = gckpti_fast_work(p.least_work);
+    p.fast = SIZE_MAX;
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    size_t fast = p.fast < SIZE_MAX ? gckpti_resident(&p, NULL) + p.fast : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
@@ -153,6 +158,6 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     }
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_too_small(&p, d.budget, least);
+        gckpti_too_small(&p, d.budget, least, fast);
     return gckpti_plan_settle(plan);
 }

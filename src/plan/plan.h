@@ -426,6 +426,8 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
     uint64_t least_work;             /* the same, whatever the variant */
+    uint64_t most_work; /* if nonzero, a search that finds no plan lowers `fast` to the fewest */
+    size_t fast;        /* bytes of an arena in which it finds no more work than that */
     int term_count, n, threads;      /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */

@@ -106,12 +106,13 @@ GCKPTI_FN int gckpti_is_single(const gckpt_op *op, const gckpt_shape *shape, int
 
 GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
 {
-    const gckpti_node *node = p->mixer < 0 ? NULL : &p->nodes[p->mixer];
-    const gckpt_shape shape = node ? gckpti_planned_shape(p, node) : gckpt_shape1(1);
     int single = 0;
-    for (int leaf = 0; node && leaf < p->leaves; leaf++)
-        single = single || gckpti_leaf_rows(p, rows, leaf) % p->rows == 1;
-    return single && gckpti_is_single(node->op, &shape, p->rows);
+    for (int leaf = 0; p->mixer >= 0 && leaf < p->leaves && !single; leaf++) {
+        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
+        single = gckpti_leaf_rows(p, rows, leaf) % p->rows == 1 &&
+                 gckpti_is_single(p->nodes[p->mixer].op, &shape, p->rows);
+    }
+    return single;
 }
 
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)

@@ -62,6 +62,27 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
+/* Lowers p->fast by a bisection of the rungs; what these have serves all variants of a budget. */
+static gckpt_result gckpti_find_fast(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    gckpt_result result = GCKPT_OK;
+    const uint64_t most = p->most_work - p->own_work;
+    int low = 0, high = p->own_work > p->most_work ? 0 : s->rungs;
+    for (int k = -1; low < high && result == GCKPT_OK; k = low + (high - low) / 2) {
+        const size_t bytes = k < 0 ? p->fast - 1 : (size_t)s->rung[k].limit;
+        int fast = k >= 0 && bytes >= p->fast;
+        if (!fast && (k < 0 || gckpti_bound_time(p, (int64_t)bytes, 1) <= most)) {
+            result = gckpti_choose(s, bytes);
+            fast = result == GCKPT_OK && s->winner.length && s->winner.time <= most;
+            p->fast = fast ? s->winner.arena : p->fast;
+        }
+        low = fast ? k + 1 : low;
+        high = fast ? high : k;
+    }
+    return result;
+}
+
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
@@ -84,6 +105,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             size_t own;
             result = gckpti_find_least(&s, *least, &own);
             *least = own < *least ? own : *least;
+            if (result == GCKPT_OK && p->most_work)
+                result = gckpti_find_fast(&s);
         }
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.work <= gckpti_prove_work(p, most_bytes))

@@ -130,14 +130,23 @@ static void test_against_brute_force(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
+        const uint64_t fewest = gckpt_plan_step_work(p);
         rig_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
         size_t least = rig_least(s);
         CHECK_MSG(gckpt_store_count(s) == 0 && least > 1 && least <= most, "%s", gckpt_error_text(s));
+        const size_t fast = rig_fast(s);
         d.budget = least - 1;
-        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && rig_least(s) == least);
+        CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && rig_least(s) == least && rig_fast(s) == fast);
+        d.budget = fast;
+        p = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_work(p) <= fewest / 2 * 3 : fast == 0,
+                  "setting %d: step work %.0f of at least %.0f in %lu of %lu to %lu bytes", setting,
+                  (double)gckpt_plan_step_work(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
+                  (unsigned long)most);
+        rig_free(NULL, p, NULL, NULL);
         uint64_t before = UINT64_MAX;
         for (int i = 0; i <= budgets; i++) {
             d.budget = i == budgets ? 0 : least + (most - least) * (size_t)i / (size_t)(budgets - 1);

@@ -21,6 +21,7 @@
     X(NO_WORSE, "gckpt_plan_new has no more work than the frontier's point")                       \
     X(NO_GAP, "between points gckpt_plan_new has not less by 0.1 % of a step, if complete")        \
     X(LEAST, "the least budget named works; nothing needs less; a byte less is refused")           \
+    X(FAST, "the second budget named is larger and takes at most 1.5 times the least work")        \
     X(POINTS, "a point's bytes and work are its plan's; find gives it")                            \
     X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
     X(PROVEN, "nothing has less work or bytes than is proven")                                     \
@@ -262,7 +263,7 @@ static inline int promise_least(gckpt_mode mode)
         gckpt_plan_free(p);
         return 0;
     }
-    const size_t least = asking.g->least;
+    const size_t least = asking.g->least, fast = rig_fast(asking.g);
     promise(PROMISE_LEAST, !asking.least || least == asking.least,
             "%s: %s names %lu bytes as the least, another mode %lu", asking.who, what,
             (unsigned long)least, (unsigned long)asking.least);
@@ -275,6 +276,17 @@ static inline int promise_least(gckpt_mode mode)
             "%s, %s: a byte less than the least, %lu: %s", asking.who, what, (unsigned long)least,
             p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
+    promise(PROMISE_FAST, rig_fast(asking.g) == fast, "%s, %s: %lu bytes in a byte, %s",
+            asking.who, what, (unsigned long)fast, gckpt_error_text(asking.g));
+    p = promise_ask(mode, fast ? fast : least);
+    gckpt_plan *free_of = promise_ask(mode, 0); /* gckpt_recompute may ask for more, always */
+    promise(PROMISE_FAST,
+            p && (!fast || fast > least) &&
+                (gckpt_plan_overhead(p) <= 0.5 || (!fast && gckpt_plan_overhead(free_of) > 0.5)),
+            "%s, %s: overhead %.3f in %lu bytes, least %lu", asking.who, what,
+            gckpt_plan_overhead(p), (unsigned long)fast, (unsigned long)least);
+    gckpt_plan_free(p);
+    gckpt_plan_free(free_of);
     return 1;
 }
 
