@@ -431,8 +431,8 @@ $(TESTS): LIBS = -lm
 $(TESTS): $(AT)/rooms.a
 # Most tests compute little themselves.
 QUICK = -O0
-build/o/test_amx.o build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
-build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
+build/o/test_bf16.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
+build/o/test_amx.o build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
 build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_recurrent.o: QUICK = -O1
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options

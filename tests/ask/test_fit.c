@@ -120,6 +120,8 @@ static void test_against_brute_force(void)
     const uint64_t hash = train(store, whole, &m);
     rig_free(NULL, whole, graph, store);
     for (int setting = 0; setting < 4 * 3 * 2; setting++) {
+        if (!wide && !check_share((unsigned)setting, 5))
+            continue;
         const int budgets = (setting < 6 ? 3 : 6) * (1 + wide);       /* searching takes longer than the fixed modes   */
         m = plain();
         memset(&d, 0, sizeof d);
@@ -307,6 +309,8 @@ static void test_arguments(void)
     CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_work(NULL) == 0 && !gckpt_plan_in_backward(NULL));
     static const int64_t large[] = { 2147483647, 1 << 30, 720720 };     /* prime; powers of two; 240 divisors    */
     for (int i = 0; i < 3; i++) {
+        if (!check_share((unsigned)i, 3))
+            continue;
         d.budget = 200000;
         d.update_in_backward = 0;
         gckpt_plan *p = gckpt_fit(s, build, &m, large[i], &d, NULL);
@@ -550,7 +554,7 @@ static void test_measure(void)
 static void test_allocations(void)
 {
     int worked = 0;
-    for (long n = 1; !worked && n < 20000; n += 1 + n / 12) {
+    for (long n = 1; !worked && n < 20000; n += 1 + n / (check_tries(9) > 1 ? 12 : 3)) {
         heap h = { 0 };
         model m = plain();
         gckpt_plan_desc d = { 0 };

@@ -665,6 +665,8 @@ static void test_two_losses(void)
     };
     static two_losses p, start;
     for (int i = 0; i < 8; i++) {
+        if (!check_share((unsigned)i, 3))
+            continue;
         const int *size = sizes[i / 2];
         uint64_t chance = 0;
         start.rows = size[0], start.c = size[1], start.classes = size[2], start.t = size[3];
@@ -710,7 +712,7 @@ static void test_products(void)
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
     const int drawn = check_tries(600);
     for (int i = 0; i < 609 + 18; i++) {
-        if (i >= drawn && i < 600)
+        if (i < 600 ? i >= drawn : !check_share((unsigned)i, 4))
             continue;
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
@@ -904,7 +906,7 @@ static void test_attention(void)
         const int32_t all[2] = { AT, AT }, *lengths = more && (group == 1 || i & 2) ? some : all;
         const gckpti_attention o = { AH, causal, group > 1 ? AH / group : 0, 0, 0, 0, 0 };
         gckpt_call call;
-        if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa))
+        if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa) || !check_share((unsigned)i, 7))
             continue;
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
@@ -1263,7 +1265,10 @@ static void test_same_bits(gckpt_precision precision)
     CHECK_MSG(hash == golden, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)golden);
     const unsigned all = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE;
-    for (int i = 0; i < (is_quick ? 2 : 24); i++) {
+    for (unsigned n = 0; n < (is_quick ? 2 : 24); n++) {
+        const int i = (int)n;
+        if (!is_quick && !check_share(n, 5))
+            continue;
         trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
                            1 + i % 3);
         o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
@@ -1277,6 +1282,8 @@ static void test_same_bits(gckpt_precision precision)
                   o.fetch);
     }
     for (int quarter = 0; quarter < 4 && !is_quick; quarter++) {
+        if (!check_share((unsigned)quarter, 3))
+            continue;
         trial o = trial_of(precision, GCKPT_OPTIMAL, quarter % 2 ? BATCH : 2, 1);
         o.quarter = quarter;
         o.debug = all;
@@ -1349,7 +1356,7 @@ static void test_entries(void)
         const int t = lengths[i / 2], leaves = i % 2 ? 4 : 1;
         const uint64_t want = entries_trained(t, leaves, 4, 1, 1);
         for (int k = 0; k < 16; k++)
-            CHECK_MSG(entries_trained(t, leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
+            CHECK_MSG(!check_share((unsigned)(16 * i + k), 7) || entries_trained(t, leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
                       "entries of %d, %d leaves, %d at once, %d threads, plain %d: other bits", t,
                       leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8);
     }
@@ -1794,7 +1801,7 @@ static void test_portions(void)
         const gckpt_precision precision = i / 5 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
         const uint64_t want = portions(0, precision, widths[i % 5], 6);
         for (int how = 1; how < 5; how++)
-            CHECK_MSG(portions(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
+            CHECK_MSG(!check_share((unsigned)(5 * i + how), 3) || portions(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
                       "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how,
                       (int)precision);
     }
@@ -2117,6 +2124,8 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 static void test_weights(void)
 {
     for (int i = 0; i < 12; i++) {
+        if (!check_share((unsigned)i, 5))
+            continue;
         gckpt_plan_desc way = { .mode = i % 3 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR };
         way.precision = i % 4 == 3 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
         way.threads = 1 + i % 2, way.plain = i % 6 == 4, way.optimiser = (gckpt_optimiser)(i % 3);
@@ -2280,11 +2289,15 @@ int main(int argc, char **argv)
                   { "weights", test_weights, 0 },
                   { "budgets of weights", test_weights_budget, 1 },
                   { "fits of weights", test_weights_fit, 1 } };
-    const char *only = argc > 1 ? argv[1] : "";
-    is_quick = !strcmp(only, "quick"), is_wide = !strcmp(only, "wide");
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (is_quick ? parts[i].quick : is_wide || !strncmp(parts[i].name, only, strlen(only)))
+    const char *first = argc > 1 ? argv[1] : "";
+    is_quick = !strcmp(first, "quick"), is_wide = !strcmp(first, "wide");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int asked = is_quick ? parts[i].quick : is_wide || argc < 2;
+        for (int k = 1; k < argc; k++)
+            asked |= !strncmp(parts[i].name, argv[k], strlen(argv[k]));
+        if (asked)
             parts[i].run();
+    }
     if (!gckpt_isa_available(GCKPT_ISA_AMX))
         printf("skipped: no AMX here, but what test_amx has in its place\n");
     return check_report("bf16");
