@@ -152,7 +152,7 @@ static inline void gpt2_refuse_others(json *d)
         json_wrong(d, json_find(d, JSON_ROOT, "layer_norm_epsilon"), "1e-5, all that is supported");
 }
 
-/* A size that has two names, of which transformers takes the second where both are there. */
+/* Reads a size that has two names; as in transformers, the second wins if both are there. */
 static inline int64_t gpt2_size(json *d, const char *key, const char *other, int64_t usual)
 {
     return model_size(d, json_find_set(d, JSON_ROOT, other) != 0 ? other : key, usual);

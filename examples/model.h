@@ -762,7 +762,7 @@ typedef struct {
     const char *shared[2];    /* NULL, or a tensor of the file and a name that shares its memory */
 } model_loading;
 
-/* The name of a tensor without what all names of the family begin with. */
+/* Returns a tensor's name without the family's prefix. */
 static inline const char *model_bare(const model_config *c, const char *name)
 {
     const size_t n = strlen(c->family->prefix);
@@ -911,7 +911,7 @@ static inline const char *model_explained(const char *name)
     return "";
 }
 
-/* Takes in a file's tensors; with l->shared set, of one of them only, as another. */
+/* Loads a file's tensors. If l->shared is set, loads one of them only, shared[0], as shared[1]. */
 static inline int model_load_tensors(model_loading *l, const char *path)
 {
     gckpt_store *store = l->store;
@@ -935,8 +935,8 @@ static inline int model_load_tensors(model_loading *l, const char *path)
     return 0;
 }
 
-/* Takes in one file of the model: its tensors, and those that its metadata names as sharing memory
- * with one of them, as safetensors.torch.save_model writes it ({"a": "b"}: a is b, which is there). */
+/* Loads one file of the model: its tensors, and those that its metadata maps to a tensor whose memory
+ * they share, as safetensors.torch.save_model writes it: {"a": "b"} for an a that is stored as b. */
 static inline int model_load_file(model_loading *l, const char *dir, const char *name)
 {
     const model_config *c = &l->model->config;
@@ -958,8 +958,8 @@ static inline int model_load_file(model_loading *l, const char *dir, const char 
     const uint32_t notes =
         model_read_header(path, &d, &data) == 0 ? json_find(&d, JSON_ROOT, "__metadata__") : 0;
     if (json_size(&d, notes) > MODEL_NOTES)
-        failed = model_fail(l->model, "%s: its __metadata__ has %lu keys: %d at most are read", path,
-                            (unsigned long)json_size(&d, notes), MODEL_NOTES);
+        failed = model_fail(l->model, "%s: its __metadata__ has %lu keys: %d at most are read",
+                            path, (unsigned long)json_size(&d, notes), MODEL_NOTES);
     for (uint32_t k = json_first(&d, notes); k != 0 && !failed; k = json_next(&d, k)) {
         const char *from = json_kind_of(&d, k + 1) == JSON_STRING ? json_text(&d, k + 1) : "";
         const int64_t i = model_find(c, model_bare(c, json_text(&d, k)));
@@ -1185,7 +1185,8 @@ static inline int model_close_file(model_any *m, FILE *f, const char *path)
     return -1;
 }
 
-/* The same of a JSON file, which must be JSON: a number that is not finite would make it none. */
+/* Closes a file as model_close_file does and refuses one that is not JSON, such as one with a number
+ * that is not finite. */
 static inline int model_close_json(model_any *m, FILE *f, const char *path)
 {
     json d;

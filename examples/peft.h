@@ -124,7 +124,7 @@ static inline const char *adapters_renamed(void *user, const char *name)
     return f->name;
 }
 
-/* A tensor's name without what peft and the family put before it. */
+/* Returns a tensor's name without the prefixes of peft and of the family. */
 static inline const char *adapters_bare(const adapters *a, const char *name)
 {
     static const char before[] = "base_model.model.";
@@ -381,7 +381,8 @@ static inline const char *adapters_read_list(json *d, const char *key, char **ro
     return list;
 }
 
-/* The same of what, where it is a text, matches whole names only: then ^(TEXT). */
+/* Reads a list as adapters_read_list does. A text, which in peft must match a whole name, becomes the
+ * pattern ^(TEXT). */
 static inline const char *adapters_read_whole(json *d, const char *key, char **room)
 {
     char *to = *room;
@@ -496,7 +497,7 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
     }
 }
 
-/* Refuses a file whose head and embeddings, trained as one, differ: which of them is meant? */
+/* Refuses a file whose head and embeddings differ although they are trained as one tensor. */
 static inline int adapters_check_twice(adapters *a, const char *path)
 {
     model_tensor head, table;
