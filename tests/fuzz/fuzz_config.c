@@ -159,7 +159,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     static const char *const models[] = { "gpt2/model",    "gpt2/bare",      "llama/gqa",
                                           "llama/linear",  "llama/qwen2",    "llama/qwen3",
                                           "llama/smollm3", "llama/yarn",     "llama/gemma",
-                                          "llama/mistral", "windows/gemma2", "windows/gemma3" };
+                                          "llama/mistral", "windows/gemma2", "windows/gemma3",
+                                          "tied/differs",  "tied/gpt2",      "tied/equal",
+                                          "tied/shared",   "tied/reversed",  "tied/untied" };
     static const char ends[] = "{\"eos_token_id\": [1, 2]}";
     reader_seed s = { NULL, 0 };
     char path[256];
