@@ -43,13 +43,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2070
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            4789
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            4795
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 time, draft, place, ahead, bands, runs, encode
- *     >>search    what no schedule can do without; the least work for every budget            3248
+ *     >>search    what no schedule can do without; the least work for every budget            3245
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1794
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1783
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5397
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -17133,6 +17133,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
+    p->g->other_rows = !p->inference && gckpti_is_single(t->op, &t->shape, 1);
+    if (p->g->other_rows)
+        return gckpti_error(p->g, GCKPT_E_SHAPE,
+                            "plan: %T normalises one value per channel in micro-batches of %I "
+                            "rows; training needs 2 or more: build it with more rows",
+                            t, p->g->rows);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
@@ -20617,35 +20623,32 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * A ladder of rungs, which depends on the model alone, has byte limits each a little below the one
- * above, from store-all's down to what is proven to be needed. A rung is solved once, when a budget
- * asks for it (gckpti_solve):
- *   cuts     that of the instant which decides says what to keep through the turn; the rest is
- *            computed again just before its first reader. Where all cuts are known these are tried,
+ * A ladder of rungs, which depends on the model alone, has byte limits from store-all's down to the
+ * proven least. A rung is solved once, when a budget needs it (gckpti_solve):
+ *   cuts     The cut of the instant that decides says what to keep through the turn; the rest is
+ *            computed again just before its first reader. If all cuts are known these are tried,
  *            else the two of the hull around the limit, with a part of what only one of them keeps.
- *            What is within 0.1 % of a step of the bound is certified, and the rung is done.
- *   seeds    else schedules that know no limit, made once: store-all, segments, memory-poor, and
+ *            A schedule within 0.1 % of a step of the bound is certified, and the rung is done.
+ *   seeds    Else schedules that know no limit, made once: store-all, segments, memory-poor, and
  *            those of a dynamic programme over a chain of stages (chain). The best that fits is
- *            polished; a few that do not, and what the rung above has, are squeezed first. At most
+ *            polished; a few others, and what the rung above has, are squeezed first. At most
  *            GCKPTI_GROUP rungs depend on one another.
- *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
+ *   squeeze  takes a schedule below a limit: a gap between two uses of a value is closed by
  *            computing it again before the second one, with what that reads and is gone (its
  *            closure). All gaps whose work per excess byte is within twice the best and which do
- *            not touch one another are closed at once, the result evaluated exactly.
+ *            not touch one another are closed at once, and the result is evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
- * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
- * rungs, from the one above it down, until the next is proven to have no less work than the best so
- * far. Only what may be the best is drafted and placed. It counts for a budget if its arena fits;
- * but what a rung has that fits into the limit of the rung below counts for none, as budgets below
- * would not look there. So what counts for a budget does for all larger ones: more bytes never cost
- * more work. Seeds count where a rung is not certified and, whatever is proven about work, for the
- * lowest rungs, up to the first with something in its own limit: they may take the least bytes.
- * Up to GCKPTI_LITTLE units all seeds and rungs always count.
+ * gckpti_choose finds the least work that counts for a budget: of cuts, and of rungs from the one
+ * above it down, until the next is proven to have no less work than the best so far. A schedule
+ * counts if its arena fits, unless it fits into the limit of the rung below, too, where smaller
+ * budgets would not look. So what counts for a budget counts for all larger ones: more bytes never
+ * cost more work. Seeds count where a rung is not certified and for the lowest rungs, up to the
+ * first with something in its own limit. Up to GCKPTI_LITTLE units everything always counts.
  *
- * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
- * same schedule (sizes rounded up to the alignment). What a rung has is within its limit, and never
- * depends on the budget or on what was asked before. Work limits are counted in list items, never
- * timed, and there are integers only, so that a plan is the same on every machine.
+ * Invariants: 1. gckpti_evaluate finds at each position the bytes that are live in the draft of the
+ * same schedule (sizes rounded up to the alignment). 2. What a rung has is within its limit and
+ * depends neither on the budget nor on earlier calls. 3. Limits of effort count list items, never
+ * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
 /* The greatest that divides both. */
@@ -23443,15 +23446,6 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     for (int i = 0; i < count; i++)
         if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
             return GCKPT_E_ARG;
-    for (size_t i = 0; i < g->count && !inference; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        g->other_rows = t->op && gckpti_is_single(t->op, &t->shape, 1);
-        if (g->other_rows)
-            return gckpti_error(g, GCKPT_E_SHAPE,
-                                "plan: %T normalises one value per channel in micro-batches of %I "
-                                "rows; training needs 2 or more: build it with more rows",
-                                t, g->rows);
-    }
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
@@ -24299,16 +24293,16 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
 static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
     const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const uint64_t most = gckpti_fast_work(f->least_work);
     const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
     const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
-    const uint64_t most = gckpti_fast_work(f->least_work);
-    if (f->hunting < 2 && all && !gckpti_cannot_split(all) && work < f->least_work)
-        f->least_work = work;
-    if (f->hunting < 2 || work > most)
-        return f->hunting == 2;
+    if (f->hunting < 2) {
+        f->least_work = work < f->least_work && !gckpti_cannot_split(all) ? work : f->least_work;
+        return 0;
+    }
     p->most_work = p->own_work + (most - work) / (uint64_t)counted * (uint64_t)rows;
     p->fast = f->fast < SIZE_MAX ? f->fast - gckpti_resident(p, NULL) : SIZE_MAX;
-    return 0;
+    return work > most;
 }
 
 /* Plans what an open planner was asked for, in its variant. */
@@ -24520,10 +24514,8 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     f.desc.batch = batch;
     f.least_rows = least_rows;
     f.least = f.fast = SIZE_MAX, f.least_work = UINT64_MAX;
-    for (; f.hunting < 3 && !f.best && result == GCKPT_OK; f.hunting++) { /* 1: from 1 row up */
-        int at = f.hunting ? sizes : 0;
-        if (f.hunting == 2 && f.least == SIZE_MAX)
-            break;
+    for (; f.hunting < (f.least < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.hunting++) {
+        int at = f.hunting ? sizes : 0; /* hunting 1: from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             at -= f.hunting == 1;
             if (f.hunting != 1 || !(named[at / 8] >> at % 8 & 1))

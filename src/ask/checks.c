@@ -165,15 +165,6 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     for (int i = 0; i < count; i++)
         if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
             return GCKPT_E_ARG;
-    for (size_t i = 0; i < g->count && !inference; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        g->other_rows = t->op && gckpti_is_single(t->op, &t->shape, 1);
-        if (g->other_rows)
-            return gckpti_error(g, GCKPT_E_SHAPE,
-                                "plan: %T normalises one value per channel in micro-batches of %I "
-                                "rows; training needs 2 or more: build it with more rows",
-                                t, g->rows);
-    }
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");

@@ -119,16 +119,16 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
 static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
     const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const uint64_t most = gckpti_fast_work(f->least_work);
     const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
     const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
-    const uint64_t most = gckpti_fast_work(f->least_work);
-    if (f->hunting < 2 && all && !gckpti_cannot_split(all) && work < f->least_work)
-        f->least_work = work;
-    if (f->hunting < 2 || work > most)
-        return f->hunting == 2;
+    if (f->hunting < 2) {
+        f->least_work = work < f->least_work && !gckpti_cannot_split(all) ? work : f->least_work;
+        return 0;
+    }
     p->most_work = p->own_work + (most - work) / (uint64_t)counted * (uint64_t)rows;
     p->fast = f->fast < SIZE_MAX ? f->fast - gckpti_resident(p, NULL) : SIZE_MAX;
-    return 0;
+    return work > most;
 }
 
 /* Plans what an open planner was asked for, in its variant. */
@@ -340,10 +340,8 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     f.desc.batch = batch;
     f.least_rows = least_rows;
     f.least = f.fast = SIZE_MAX, f.least_work = UINT64_MAX;
-    for (; f.hunting < 3 && !f.best && result == GCKPT_OK; f.hunting++) { /* 1: from 1 row up */
-        int at = f.hunting ? sizes : 0;
-        if (f.hunting == 2 && f.least == SIZE_MAX)
-            break;
+    for (; f.hunting < (f.least < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.hunting++) {
+        int at = f.hunting ? sizes : 0; /* hunting 1: from 1 row up */
         for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
             at -= f.hunting == 1;
             if (f.hunting != 1 || !(named[at / 8] >> at % 8 & 1))

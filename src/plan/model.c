@@ -158,6 +158,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
+    p->g->other_rows = !p->inference && gckpti_is_single(t->op, &t->shape, 1);
+    if (p->g->other_rows)
+        return gckpti_error(p->g, GCKPT_E_SHAPE,
+                            "plan: %T normalises one value per channel in micro-batches of %I "
+                            "rows; training needs 2 or more: build it with more rows",
+                            t, p->g->rows);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;

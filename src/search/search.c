@@ -6,35 +6,32 @@
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * A ladder of rungs, which depends on the model alone, has byte limits each a little below the one
- * above, from store-all's down to what is proven to be needed. A rung is solved once, when a budget
- * asks for it (gckpti_solve):
- *   cuts     that of the instant which decides says what to keep through the turn; the rest is
- *            computed again just before its first reader. Where all cuts are known these are tried,
+ * A ladder of rungs, which depends on the model alone, has byte limits from store-all's down to the
+ * proven least. A rung is solved once, when a budget needs it (gckpti_solve):
+ *   cuts     The cut of the instant that decides says what to keep through the turn; the rest is
+ *            computed again just before its first reader. If all cuts are known these are tried,
  *            else the two of the hull around the limit, with a part of what only one of them keeps.
- *            What is within 0.1 % of a step of the bound is certified, and the rung is done.
- *   seeds    else schedules that know no limit, made once: store-all, segments, memory-poor, and
+ *            A schedule within 0.1 % of a step of the bound is certified, and the rung is done.
+ *   seeds    Else schedules that know no limit, made once: store-all, segments, memory-poor, and
  *            those of a dynamic programme over a chain of stages (chain). The best that fits is
- *            polished; a few that do not, and what the rung above has, are squeezed first. At most
+ *            polished; a few others, and what the rung above has, are squeezed first. At most
  *            GCKPTI_GROUP rungs depend on one another.
- *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
+ *   squeeze  takes a schedule below a limit: a gap between two uses of a value is closed by
  *            computing it again before the second one, with what that reads and is gone (its
  *            closure). All gaps whose work per excess byte is within twice the best and which do
- *            not touch one another are closed at once, the result evaluated exactly.
+ *            not touch one another are closed at once, and the result is evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
- * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
- * rungs, from the one above it down, until the next is proven to have no less work than the best so
- * far. Only what may be the best is drafted and placed. It counts for a budget if its arena fits;
- * but what a rung has that fits into the limit of the rung below counts for none, as budgets below
- * would not look there. So what counts for a budget does for all larger ones: more bytes never cost
- * more work. Seeds count where a rung is not certified and, whatever is proven about work, for the
- * lowest rungs, up to the first with something in its own limit: they may take the least bytes.
- * Up to GCKPTI_LITTLE units all seeds and rungs always count.
+ * gckpti_choose finds the least work that counts for a budget: of cuts, and of rungs from the one
+ * above it down, until the next is proven to have no less work than the best so far. A schedule
+ * counts if its arena fits, unless it fits into the limit of the rung below, too, where smaller
+ * budgets would not look. So what counts for a budget counts for all larger ones: more bytes never
+ * cost more work. Seeds count where a rung is not certified and for the lowest rungs, up to the
+ * first with something in its own limit. Up to GCKPTI_LITTLE units everything always counts.
  *
- * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
- * same schedule (sizes rounded up to the alignment). What a rung has is within its limit, and never
- * depends on the budget or on what was asked before. Work limits are counted in list items, never
- * timed, and there are integers only, so that a plan is the same on every machine.
+ * Invariants: 1. gckpti_evaluate finds at each position the bytes that are live in the draft of the
+ * same schedule (sizes rounded up to the alignment). 2. What a rung has is within its limit and
+ * depends neither on the budget nor on earlier calls. 3. Limits of effort count list items, never
+ * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
 /* The greatest that divides both. */
