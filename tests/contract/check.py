@@ -211,7 +211,10 @@ class Draw:
 
     def grow_rotary(self, x, s):
         if len(s) == 2 and s[1] % 4 == 0:
-            self.made(self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)), 0, F(0), 0), s)
+            y = self.op("rotary", [x], 2, F(0), int(self.r.integers(0, 9)) * int(self.chance(50)), 0, F(0), 0)
+            if self.chance(50):  # gradients that are -0, which the sine's 0 at position 0 decides about
+                y = self.op("relu", [self.op("scale", [y], F(-1))])
+            self.made(y, s)
 
     def grow_dropout(self, x, s):
         self.made(self.op("dropout", [x], F(0.3)), s)
@@ -287,7 +290,7 @@ class Draw:
         self.made(y, (t, 2 * u))
 
     def grow_batchnorm(self, x, s):
-        if len(s) < 2:
+        if len(s) < 2 or np.prod(s[:-1]) < 2:  # a micro-batch of one row has one value per channel: refused
             return
         c = s[-1]
         gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))

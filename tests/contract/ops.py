@@ -1056,7 +1056,7 @@ class Rotary:
     def turn(c, x, sign):
         cos_, sin_, half = c.aux["t"] if "t" in c.aux else Rotary.table(c)
         c.aux["t"] = (cos_, sin_, half)
-        sin_ = sin_ * F(sign)
+        sin_ = fma(sin_, F(sign), F(0))  # 0 stays +0
         b, t, width = x.shape
         v = x.reshape(b, t, c.a[0], width // c.a[0]).transpose(0, 2, 1, 3)
         p, q, rest = v[..., :half], v[..., half:2 * half], v[..., 2 * half:]
