@@ -555,13 +555,13 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
- * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
+ * gain, bias (C) or NULL. 2 values or more per group. Wu & He 2018; groups = C: instance norm. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
- * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
- * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, by the mean and variance over
+ * all other axes: rows of a micro-batch mix (split_exact 0), and training refuses one value per
+ * channel. INFERENCE uses the running `mean` and `variance`, each a gckpt_running (C) (at first 0
+ * and 1, momentum usually 0.1), which get this step's (variance unbiased). Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
 #endif /* GCKPT_NO_IMAGES */
