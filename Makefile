@@ -40,8 +40,10 @@ DEPENDS = -MMD -MP -MT $@ -MF $@.d
 MPICC = mpicc
 # The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
 NVCC = nvcc
-# Kernels of these, and PTX of the last: a newer device compiles that when it first runs it (a minute).
-CUDA_ARCHS = 80 90 100
+# Kernels of these, of which nvcc knows CUDA_ARCHS, and PTX of the last: a newer device compiles that when it first runs it
+# (a minute).
+CUDA_WANTED = 80 90 100
+CUDA_ARCHS = $(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch)))
 CUDA_CODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
@@ -508,7 +510,7 @@ build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
-build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
+build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
 	$(NVCC) -O3 -std=c++17 -fmad=false $(CUDA_CODE) -I. -o $@ $< -lcublas
 # The same with the shim's kernels and a cuBLAS of its own: what tests/cuda/gpu.sh runs is right before a device does.
 build/gpt-shim.o: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
@@ -517,10 +519,10 @@ build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examp
 	$(LINKED) -DBENCH_CUDA -Iexamples -c -o $@ $<
 build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o build/shim/gradckpt_cuda.o
 	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
-build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h
+build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(SHIMMED) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
 # Counts what a step launches; no kernel runs.
-build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h
+build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/beside build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \

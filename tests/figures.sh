@@ -77,7 +77,7 @@ agree "lessons of the course" "docs/course" "$(count docs/course/[0-9]*.md)" "$(
 agree "boards" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'boards="\([^"]*\)"' | wc -w | tr -d ' ')" \
     "$(tells README.md 'on \([a-z]*\) emulated microcontrollers')" "$(tells README.md 'on \([a-z]*\) microcontroller boards')" \
     "$(tells docs/device.md 'firmware for \([a-z]*\) boards')" "$(tells docs/testing.md 'firmware on \([a-z]*\) boards')"
-agree "what nvcc compiles for" "CUDA_ARCHS in the Makefile" "$(sed -n 's/^CUDA_ARCHS = //p' Makefile)" \
+agree "what nvcc compiles for" "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = //p' Makefile)" \
     "$(tells README.md 'compiles it for \(sm_[0-9]*, sm_[0-9]* and sm_[0-9]*\)' | tr -dc '0-9 ' | tr -s ' ')"
 agree "images of digits" "examples/digits.h" "$(tells examples/digits.h 'enum { DIGITS = \([0-9]*\)')" \
     "$(tells examples/digits.h 'digits.h - \([0-9,]*\) handwritten')"
@@ -102,6 +102,23 @@ agree "the MB of make shakespeare" "the Makefile" "$(tells Makefile '--budget \(
 agree "the CMake that is asked for" "examples/packaging/program" \
     "$(tells examples/packaging/program/CMakeLists.txt 'cmake_minimum_required(VERSION \([0-9.]*\))')" \
     "$(tells docs/packaging.md '\*\*CMake, fetched\*\* (\([0-9.]*\) or newer')"
+
+# ---- the status on a GPU: one line, that of docs/gpu.md, by the figures of its tables ----
+status=$(tells docs/gpu.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')
+agree "the status on a GPU" "docs/gpu.md has the line" "$status" "$(tells README.md '\*\*Status on a GPU:\*\* \([^<]*\) <!-- status -->')"
+thousands() { echo "$1" | tr -d , | awk '{ printf "%.0f,000\n", $1 / 1000 }'; }
+status_has() { tells docs/gpu.md "Status on a GPU:[^<]*[ (]$1"; }
+agree "checks of exact mode on the H200" "the table of docs/gpu.md" "$(tells docs/gpu.md '| confirmed: \([0-9,]*\) checks of .test_cuda')" \
+    "$(status_has '\([0-9,]*\) checks')"
+agree "tokens/s of fast mode on the H200" "the table of docs/gpu.md" "$(status_has '\([0-9,]*\) tokens a second')" \
+    "$(thousands "$(tells docs/gpu.md '| bf16, fast, 32 rows | at least \([0-9,]*\) ')")"
+agree "tokens/s of compiled PyTorch on the H200" "the table of docs/gpu.md" "$(status_has 'PyTorch trains it at \([0-9,]*\)[ .]')" \
+    "$(thousands "$(tells docs/gpu.md 'rows, before what follows | [^|]* | [^|]* | \([0-9,]*\) ')")"
+for page in README.md docs/*.md; do
+    [ $page = docs/CHANGELOG.md ] || ! flat $page |
+        grep -oiE '(not|never) run on a device|no device has (run|measured)[^.]*|bits on a device are not|not confirmed on devices?' ||
+        { echo "figures: $page: another status on a GPU than docs/gpu.md's line"; bad=1; }
+done
 
 # ---- measured, and told twice ----
 agree "seconds to compile" "measure, at -O2" "$(tells README.md 'gcc 12 some \([0-9]*\) seconds')" "$(tells src/manual.txt 'takes gcc 12 some \([0-9]*\) s')"

@@ -237,6 +237,29 @@ cp examples/index.sh "$work/examples"
 echo 'int x;' | tee "$work/examples/new.h" > "$work/examples/new.c"
 check "a new file that does not say what it is is refused" fails_with 1 'examples/new.h does not begin' sh "$work/examples/index.sh"
 
+# ---- programs for a device: a fresh clone has no folder for them ----
+mkdir "$work/fresh"
+for file in *; do
+    [ "$file" = build ] || ln -s "$PWD/$file" "$work/fresh"
+done
+fresh() { (cd "$work/fresh" && MAKEFLAGS= make -n "$@" > make.txt && grep 'mkdir -p build' make.txt); }
+for program in launches bench-cuda bench-shim predict-cuda; do
+    check "a fresh clone: make build/$program makes its folder" fresh build/$program NVCC=nvcc
+done
+# archs KNOWN...: what make cuda compiles for by an nvcc that knows these
+archs()
+{
+    printf '#!/bin/sh\n[ "$1" = --list-gpu-arch ] && printf "compute_%%s\\n" %s\n' "$*" > "$work/nvcc"
+    chmod +x "$work/nvcc"
+    MAKEFLAGS= make -nB build/gradckpt_cuda.o NVCC="$PWD/$work/nvcc" | grep -o ' arch=[a-z0-9_,=]*' | tr -d '\n'
+}
+says() { want=$1; shift; [ "$("$@" | tee "$work/archs")" = "$want" ]; }
+check "make cuda: an nvcc of all devices" \
+    says ' arch=compute_80,code=sm_80 arch=compute_90,code=sm_90 arch=compute_100,code=sm_100 arch=compute_100,code=compute_100' \
+    archs 75 80 90 100 120
+check "make cuda: an nvcc that does not know the newest" \
+    says ' arch=compute_80,code=sm_80 arch=compute_90,code=sm_90 arch=compute_90,code=compute_90' archs 50 80 86 90
+
 # ---- figures that stand in several places; one that is changed is seen ----
 check "figures agree" sh tests/figures.sh
 mkdir "$work/figures"
