@@ -74,7 +74,7 @@ agree "exercises" "docs/exercises.md" "$(grep -c '^## ' docs/exercises.md)" "$(t
     "$(tells docs/README.md '\([a-z]*\) questions, with')"
 agree "lessons of the course" "docs/course" "$(count docs/course/[0-9]*.md)" "$(tells README.md 'of \([a-z]*\) lessons')" \
     "$(tells docs/course/README.md '\([A-Za-z]*\) lessons of')" "$(tells docs/README.md '\([a-z]*\) lessons with')"
-agree "boards" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'boards="\([^"]*\)"' | wc -w | tr -d ' ')" \
+agree "boards" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'boards=${BOARDS:-\([^}]*\)}' | wc -w | tr -d ' ')" \
     "$(tells README.md 'on \([a-z]*\) emulated microcontrollers')" "$(tells README.md 'on \([a-z]*\) microcontroller boards')" \
     "$(tells docs/device.md 'firmware for \([a-z]*\) boards')" "$(tells docs/testing.md 'firmware on \([a-z]*\) boards')"
 agree "what nvcc compiles for" "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = //p' Makefile)" \
