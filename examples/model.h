@@ -998,7 +998,7 @@ static inline int model_find_head(model_loading *l, const char *dir, const char 
 
 /* Decides whether a head that config.json ties to the embeddings is tied, as transformers does: if the
  * files have one tensor, of either name, it is both; if they have two that differ, the head is a
- * table of its own, and m->note says so. */
+ * separate table, and m->note says so. */
 static inline int model_settle_head(model_loading *l, const char *dir)
 {
     model_any *m = l->model;
@@ -1011,7 +1011,7 @@ static inline int model_settle_head(model_loading *l, const char *dir)
     m->config.tied = 0;
     snprintf(m->note, sizeof m->note,
              "%s: lm_head.weight differs from %s.weight, which config.json ties it to: the head is "
-             "a table of its own, as in transformers, and is saved so (tie_word_embeddings false)",
+             "a separate table, as in transformers, and is saved so (tie_word_embeddings false)",
              dir, m->config.family->embeddings);
     return 0;
 }

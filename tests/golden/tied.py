@@ -66,7 +66,7 @@ def reverse(kept):
     def change(tensors):
         values = tensors.pop(other, tensors.get(kept))
         tensors[kept] = values
-        return {"format": "pt", other: kept}
+        return {other: kept}
     return change
 
 
