@@ -51,7 +51,7 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1783
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5397
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5398
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
@@ -1509,7 +1509,7 @@ typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *term
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
- * store's; that of a budget too small names the least bytes that suffice. */
+ * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
 #endif
@@ -28544,7 +28544,8 @@ GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_node *node = &e->plan->nodes[ins->id];
     for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        s.kinds |= word == 0x7f800000 ? GCKPTI_AN_INFINITY : word == 0x7fc00000 ? GCKPTI_A_NAN : 0u;
+        s.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_AN_INFINITY : 0u;
+        s.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_A_NAN : 0u;
     }
     gckpti_see_operands(&s, ins, 0);
     return s.kinds;

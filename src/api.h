@@ -1139,7 +1139,7 @@ typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *term
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
- * store's; that of a budget too small names the least bytes that suffice. */
+ * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
 #endif

@@ -252,7 +252,8 @@ GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_node *node = &e->plan->nodes[ins->id];
     for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer attribute looks so */
         const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        s.kinds |= word == 0x7f800000 ? GCKPTI_AN_INFINITY : word == 0x7fc00000 ? GCKPTI_A_NAN : 0u;
+        s.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_AN_INFINITY : 0u;
+        s.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_A_NAN : 0u;
     }
     gckpti_see_operands(&s, ins, 0);
     return s.kinds;
