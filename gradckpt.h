@@ -32,11 +32,11 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1293
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1786
+ *     >>store     parameters and optimiser state, however they are stored                     1792
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        670
+ *     >>graph     tensors, views, segments, gckpt_apply                                        679
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5724
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5732
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, upsample, channels, conv,
  *                 recurrent
@@ -51,13 +51,13 @@
  *                 open
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1783
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5398
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5417
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
  *                 mixed, debug, packed, bands, update, picks, recording, advance, step, train,
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2647
+ *     >>files     safetensors                                                                 2653
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                           1012
  *                 file, paths, c, weights
@@ -644,15 +644,15 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * that, values and state that are made already are held a second time for a moment; what is not
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * Files have a hash of their tensors in __metadata__, data_fnv1a. Where a file has it, all of its
- * data are compared with it, whatever is read of them (E_DATA: damaged). gckpt_store_map, which
- * does not read them, and GCKPT_NO_STDIO compare nothing; gckpt_ranks_save has hashes of its own.
+ * data are compared with it (E_DATA: damaged), except by gckpt_store_map, which does not read them,
+ * and with GCKPT_NO_STDIO. gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
- * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
- * FAT, with Linux, too, but in place of none may be an empty file, and where what was begun makes
- * it read-only fsck.vfat helps; with other systems save to two paths in turn. A link stays: what it
- * points at is replaced. A file that is replaced hands down its permissions; folders, devices and
- * pipes are refused. */
+ * (PATH.gckpt-tmpN; a long PATH is cut), flushed, and renamed: after a power cut the old or the new
+ * one is there. On FAT, with Linux, too, but in place of none may be an empty file, and where what
+ * was begun makes it read-only fsck.vfat helps; with other systems save to two paths in turn. A
+ * link stays: what it points at is replaced. A file that is replaced hands down its permissions;
+ * folders, devices and pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -1753,7 +1753,8 @@ typedef struct {
     uint64_t step;            /* 1 for the first update of this state; without one, the store's */
     const gckpt_hyper *hyper; /* of this step */
 } gckpt_update;
-/* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
+/* What a progress callback sees, before each instruction. It returns 1 to cancel the step, which is
+ * ignored once the first update has begun: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions;
     int64_t row, rows;
@@ -1833,11 +1834,10 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
-    /* If nonzero, gckpt_forward also runs with initial values, in a benchmark for example or to
-     * evaluate a model before its first step. If 0, it returns E_ARG, and the text names the
-     * parameter, unless all of the plan's parameters were loaded, bound to memory of the program
-     * (gckpt_store_external, gckpt_store_map), trained by a step of a plan that has them (frozen or
-     * not) or could be set: gckpt_store_get gave a pointer to them, or gckpt_store_push was called.
+    /* If nonzero, gckpt_forward also runs with initial values, as to evaluate a model before its
+     * first step. If 0, it returns E_ARG, by name, unless each parameter of the plan was loaded,
+     * bound (gckpt_store_external, gckpt_store_map), part of a plan that took a step (frozen ones
+     * too), or could be set: gckpt_store_get gave a pointer to it, or gckpt_store_push was called.
      * With GCKPT_NO_TEXT nothing is checked. */
     int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
@@ -1897,6 +1897,22 @@ typedef struct {
     int input;        /* gckpt_id */
     const void *data; /* all rows of it */
 } gckpt_feed;
+/* Returns the feed of an input; if that is of another type, data is NULL, which a step refuses.
+ * GCKPT_FEED(input, values) takes the type from the array: float, int32_t or uint8_t. It does not
+ * compile for others, as int64_t or double. (In C99 nothing is checked.) */
+GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
+#ifdef __cplusplus
+#define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define GCKPT_TYPE_OF(values)                                                                      \
+    _Generic(&(values)[0], float *: GCKPT_F32, const float *: GCKPT_F32, int32_t *: GCKPT_I32,     \
+             const int32_t *: GCKPT_I32, uint8_t *: GCKPT_U8, const uint8_t *: GCKPT_U8)
+#endif
+#ifdef GCKPT_TYPE_OF
+#define GCKPT_FEED(input, values) gckpt_feed_as(input, GCKPT_TYPE_OF(values), values)
+#else
+#define GCKPT_FEED(input, values) ((gckpt_feed){ gckpt_id(input), values })
+#endif
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count; 0 in training where count is 0 */
     double grad_norm; /* of the divided gradients, before clipping */
@@ -2091,6 +2107,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 
 #ifdef __cplusplus
 }
+static inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
+static inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
+static inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
@@ -2805,10 +2824,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
     if (!o)
-        return "NULL: the call that should have made it failed. Why is the error of what it was "
-               "made from: a plan's or a frontier's graph, the store of an executor, a graph or "
-               "gckpt_fit. A store is NULL if there is no memory; a block needs "
-               "gckpt_store_need(NULL) bytes";
+        return "NULL: the call that should have made this object failed; ask gckpt_error_text of "
+               "what it was made from: the graph for a plan or a frontier, the store for an "
+               "executor, a graph or gckpt_fit. A store is NULL if there is no memory; a block "
+               "needs gckpt_store_need(NULL) bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
@@ -4826,10 +4845,10 @@ typedef struct {
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
-/* An executor on a backend with memory of its own, in its store's list. */
+/* An executor in its store's list. */
 typedef struct gckpti_binding {
-    gckpt_store *store; /* NULL: freed, or none */
-    const gckpt_backend *backend;
+    gckpt_store *store;           /* NULL: freed, or none */
+    const gckpt_backend *backend; /* if it has memory of its own, else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
 
@@ -4877,7 +4896,7 @@ struct gckpt_store {
     size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
-    gckpti_binding *bindings; /* those who need them */
+    gckpti_binding *bindings; /* its executors */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
     int bound;    /* an executor was made for it */
@@ -5101,7 +5120,8 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 /* Brings the newest values and state to a backend's own memory. 0: it has no room. */
 GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
-/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+/* Joins the executors of this store. b: its backend, if that has mirrors of the parameters, else
+ * NULL. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
 /* When the last executor with a backend goes, the parameters leave it. */
@@ -5482,7 +5502,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
-    if (s->mirror_count < s->count) {
+    if (b && s->mirror_count < s->count) {
         size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
         void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
         if (!more)
@@ -6151,13 +6171,18 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
+    if (result != GCKPT_OK)
+        return gckpti_error(store, result,
+                            "get: index %i; the store has %z parameters, from 0 on, and out must "
+                            "not be NULL",
+                            index, store ? store->count : 0);
+    if (out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (result != GCKPT_OK || out->values || out->packed)
-        return result;
+    if (out->values || out->packed)
+        return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_tell_block(store, "store", &store->memory, 0);
@@ -6940,6 +6965,14 @@ GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
 }
+GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values)
+{
+    gckpt_feed feed = { gckpt_id(input), NULL };
+    if (input && input->type == type)
+        feed.data = values;
+    return feed;
+}
+
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor) { return tensor ? tensor->id : -1; }
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 {
@@ -7083,24 +7116,21 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* What to say of a tensor that is not of the type wanted; NULL: it is. */
-static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+/* The type that an op needs of input i; one of GCKPTI_ANY_TYPE also takes i32 for f32. */
+static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
 {
-    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
-    if (op->needs[i] & GCKPT_IS_U8)
-        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
-    if (op->flags & GCKPT_INDEX(i))
-        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
-    return type == GCKPT_F32 || any ? NULL
-           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
-                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+    const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+    return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
 }
 
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
+    static const char *const types[] = { "f32", "i32", "u8" };
+    static const char *const advice[] = { "floats", "int32_t", "uint8_t" };
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
+        const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
+        const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -7115,8 +7145,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (wrong)
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
+        else if (type != needed && !any)
+            gckpti_fail(g, GCKPT_E_ARG,
+                        type == GCKPT_U8 && needed == GCKPT_F32
+                            ? "%T is %s, %s needs %s: gckpt_from_u8 makes floats of it"
+                            : "%T is %s, %s needs %s: declare and feed it as %s",
+                        in[i], types[type], op->name, types[needed], advice[needed]);
     }
     return g->object.sticky == GCKPT_OK;
 }
@@ -11180,16 +11214,24 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gck
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
+GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
+                                           const gckpt_shape *targets, const gckpt_shape *want,
+                                           const char *of, const gckpt_shape *x)
+{
+    const int alike = gckpti_elements(targets) == gckpti_elements(want);
+    return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
+                      want, of, x, alike ? "use gckpt_reshape" : "declare and feed them so");
+}
+
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     gckpt_shape rows = *x;
     rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(soft ? x : &rows, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          soft ? "%s: logits %S, targets %S must be alike, (..,V)"
-                               : "%s: logits %S, targets %S must be (..,V), (..)",
-                          name, x, targets);
+    if (x->n < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S must be (..,V)", name, x);
+    if (!gckpti_same_shape(soft ? x : &rows, targets))
+        return gckpti_targets_fail(call, name, targets, soft ? x : &rows, "logits", x);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
     call->unit = soft ? gckpti_last(x) : 0;
@@ -11298,11 +11340,11 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     const gckpt_shape *targets = &call->in[2].shape;
     gckpt_shape rows = *x;
     rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(&rows, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+    if (x->n < 1 || w->n != 2 || w->d[1] != gckpti_last(x))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
-                          "(..)",
-                          x, w, targets);
+                          "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
+    if (!gckpti_same_shape(&rows, targets))
+        return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
     call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
@@ -25047,6 +25089,7 @@ struct gckpt_exec {
         gckpti_binding binding;
         const void *kernels; /* of that instruction set, for the processor's backends */
         gckpti_runner runner;
+        int entered; /* a call is under way */
         gckpt_isa isa;
         int team; /* threads of a run */
     } on;
@@ -25246,6 +25289,9 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 /* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
  * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
+
+/* Marks a call as under way, until on.entered is 0 again; E_ARG if one is, or the store is gone. */
+GCKPTI_FN gckpt_result gckpti_claim(gckpt_exec *e);
 
 /* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
@@ -27545,7 +27591,8 @@ static int gckpti_exec_bind(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (gckpti_on(e)->own_memory && !gckpti_bind(e->store, &e->on.binding, e->desc.backend)) {
+    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->on.binding,
+                                             gckpti_on(e)->own_memory ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
@@ -27897,7 +27944,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
             return gckpti_error(
                 e, GCKPT_E_ARG, "feed %i: %s", i,
                 !feeds[i].data
-                    ? "its data is NULL"
+                    ? "its data is NULL, or (GCKPT_FEED) not of the type of its input"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
         if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
@@ -29722,7 +29769,9 @@ static void gckpti_run_here(void *context)
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
                                           gckpt_result *result)
 {
+    e->on.entered = GCKPTI_RUNS_BACKENDS;
     gckpti_with_team(&e->on.runner, e->on.team, job, context);
+    e->on.entered = 0;
     gckpti_recording_ask(e, 0);
     /* what comes next may be another executor's, in the same arena */
     gckpt_result joined = gckpti_join(e, INT32_MAX, *result);
@@ -29736,6 +29785,9 @@ GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *conte
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_running r = { e, instructions, GCKPT_MORE };
+    if (gckpti_claim(e) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    e->on.entered = 0;
     if (e->step.packs != e->store->packs) {
         gckpt_result result = gckpti_drain(
             e, gckpti_error(e, GCKPT_E_ARG,
@@ -29778,9 +29830,10 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
-            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
-            "%s #%i mixes rows",
-            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+            "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
+            "because %s #%i mixes rows",
+            rows, p->rows, p->leaves > 1 ? " in each leaf" : "", gckpti_node_name(p, p->mixer),
+            p->mixer);
     if (!inference && !whole && gckpti_has_single(p, rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -29815,23 +29868,17 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 /* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
-    const gckpt_store *s = e->store;
-    int listed = 0, more = 0;
+    int n = 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
                  "load a file after the graph is built, or set desc.allow_initial; ",
                  q->p.name);
     gckpti_text t = gckpti_said(&e->object);
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].assigned && listed < 3)
-            gckpti_text_add(&t, listed++ ? ", \"%s\"" : "the store has values for \"%s\"",
-                            s->params[i].p.name);
-        else
-            more += s->params[i].assigned;
-    if (!listed)
-        gckpti_text_add(&t, "no parameter has other values");
-    else if (more)
-        gckpti_text_add(&t, " and %i more", more);
+    for (size_t i = 0; i < e->store->count; i++)
+        if (e->store->params[i].assigned && n++ < 3)
+            gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
+                            e->store->params[i].p.name);
+    gckpti_text_add(&t, n > 3 ? " and %i more" : n ? "" : "no parameter has other values", n - 3);
     return GCKPT_E_ARG;
 }
 
@@ -29902,6 +29949,19 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     return gckpti_ok(e);
 }
 
+GCKPTI_FN gckpt_result gckpti_claim(gckpt_exec *e)
+{
+    if (GCKPTI_RUNS_BACKENDS && !e->on.binding.store)
+        return gckpti_error(e, GCKPT_E_ARG, "step: the executor's store was freed: free a store "
+                                            "after its executors");
+    if (GCKPTI_RUNS_BACKENDS && e->on.entered)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: a call of this executor is under way, in another thread or "
+                            "around this callback: each thread needs an executor of its own");
+    e->on.entered = GCKPTI_RUNS_BACKENDS;
+    return GCKPT_OK;
+}
+
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
@@ -29946,7 +30006,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
     const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
-    if (!e || gckpti_is_under_way(e))
+    if (!e || gckpti_is_under_way(e) || gckpti_claim(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(e, rows, goal, hyper);
     if (result == GCKPT_OK)
@@ -29960,6 +30020,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
+    e->on.entered = 0;
     if (result != GCKPT_OK)
         return result;
     /* nothing can refuse the step any more */
@@ -32837,21 +32898,27 @@ static FILE *gckpti_create(const char *name, int mode)
 #endif
 }
 
-/* Creates file->f, whose name is `name` and .gckpt-tmpN. Whoever saves holds a lock on its file
- * until that is renamed or removed, and the system lets go of it when the process is killed: so a
- * file that can be locked is left over and is removed, and saves to one path at the same time never
- * touch each other's. Without locks (other systems, some network folders) a file that is there is
- * left alone and the next N taken. (Where locks belong to processes, as on NFS, threads of one must
- * not save to one path at once.) */
+/* Creates file->f, whose name is `name`, cut where that is too long, and .gckpt-tmpN. Whoever
+ * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
+ * when the process is killed: so a file that can be locked is left over and is removed, and saves
+ * to one path at the same time never touch each other's. Without locks (other systems, some
+ * network folders) a file that is there is left alone and the next N taken. (Where locks belong to
+ * processes, as on NFS, threads of one must not save to one path at once.) */
 static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 {
+    const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
     char *end = name + strlen(name);
     errno = EEXIST;
-    for (int i = 0; i < 100 && !file->f && errno == EEXIST; i++) {
+    for (int i = 0, cut = 0; i < 100 && !file->f && errno == EEXIST; i++) {
         gckpti_text t = { end, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
         errno = 0;
         file->f = gckpti_create(name, mode);
+        if (!file->f && errno == ENAMETOOLONG && !cut && end - first > 20) {
+            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* within a character */
+                end--;
+            cut = 1, i = -1, errno = EEXIST;
+        }
     }
     gckpti_file_try(file, !file->f);
 }

@@ -274,15 +274,15 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
  * that, values and state that are made already are held a second time for a moment; what is not
  * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * Files have a hash of their tensors in __metadata__, data_fnv1a. Where a file has it, all of its
- * data are compared with it, whatever is read of them (E_DATA: damaged). gckpt_store_map, which
- * does not read them, and GCKPT_NO_STDIO compare nothing; gckpt_ranks_save has hashes of its own.
+ * data are compared with it (E_DATA: damaged), except by gckpt_store_map, which does not read them,
+ * and with GCKPT_NO_STDIO. gckpt_ranks_save has hashes of its own.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
- * (PATH.gckpt-tmpN), flushed, and renamed: after a power cut the old or the new one is there. On
- * FAT, with Linux, too, but in place of none may be an empty file, and where what was begun makes
- * it read-only fsck.vfat helps; with other systems save to two paths in turn. A link stays: what it
- * points at is replaced. A file that is replaced hands down its permissions; folders, devices and
- * pipes are refused. */
+ * (PATH.gckpt-tmpN; a long PATH is cut), flushed, and renamed: after a power cut the old or the new
+ * one is there. On FAT, with Linux, too, but in place of none may be an empty file, and where what
+ * was begun makes it read-only fsck.vfat helps; with other systems save to two paths in turn. A
+ * link stays: what it points at is replaced. A file that is replaced hands down its permissions;
+ * folders, devices and pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -1383,7 +1383,8 @@ typedef struct {
     uint64_t step;            /* 1 for the first update of this state; without one, the store's */
     const gckpt_hyper *hyper; /* of this step */
 } gckpt_update;
-/* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
+/* What a progress callback sees, before each instruction. It returns 1 to cancel the step, which is
+ * ignored once the first update has begun: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions;
     int64_t row, rows;
@@ -1463,11 +1464,10 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
-    /* If nonzero, gckpt_forward also runs with initial values, in a benchmark for example or to
-     * evaluate a model before its first step. If 0, it returns E_ARG, and the text names the
-     * parameter, unless all of the plan's parameters were loaded, bound to memory of the program
-     * (gckpt_store_external, gckpt_store_map), trained by a step of a plan that has them (frozen or
-     * not) or could be set: gckpt_store_get gave a pointer to them, or gckpt_store_push was called.
+    /* If nonzero, gckpt_forward also runs with initial values, as to evaluate a model before its
+     * first step. If 0, it returns E_ARG, by name, unless each parameter of the plan was loaded,
+     * bound (gckpt_store_external, gckpt_store_map), part of a plan that took a step (frozen ones
+     * too), or could be set: gckpt_store_get gave a pointer to it, or gckpt_store_push was called.
      * With GCKPT_NO_TEXT nothing is checked. */
     int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
@@ -1527,6 +1527,22 @@ typedef struct {
     int input;        /* gckpt_id */
     const void *data; /* all rows of it */
 } gckpt_feed;
+/* Returns the feed of an input; if that is of another type, data is NULL, which a step refuses.
+ * GCKPT_FEED(input, values) takes the type from the array: float, int32_t or uint8_t. It does not
+ * compile for others, as int64_t or double. (In C99 nothing is checked.) */
+GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
+#ifdef __cplusplus
+#define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define GCKPT_TYPE_OF(values)                                                                      \
+    _Generic(&(values)[0], float *: GCKPT_F32, const float *: GCKPT_F32, int32_t *: GCKPT_I32,     \
+             const int32_t *: GCKPT_I32, uint8_t *: GCKPT_U8, const uint8_t *: GCKPT_U8)
+#endif
+#ifdef GCKPT_TYPE_OF
+#define GCKPT_FEED(input, values) gckpt_feed_as(input, GCKPT_TYPE_OF(values), values)
+#else
+#define GCKPT_FEED(input, values) ((gckpt_feed){ gckpt_id(input), values })
+#endif
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count; 0 in training where count is 0 */
     double grad_norm; /* of the divided gradients, before clipping */
@@ -1721,6 +1737,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 
 #ifdef __cplusplus
 }
+static inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
+static inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
+static inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")

@@ -191,21 +191,27 @@ static FILE *gckpti_create(const char *name, int mode)
 #endif
 }
 
-/* Creates file->f, whose name is `name` and .gckpt-tmpN. Whoever saves holds a lock on its file
- * until that is renamed or removed, and the system lets go of it when the process is killed: so a
- * file that can be locked is left over and is removed, and saves to one path at the same time never
- * touch each other's. Without locks (other systems, some network folders) a file that is there is
- * left alone and the next N taken. (Where locks belong to processes, as on NFS, threads of one must
- * not save to one path at once.) */
+/* Creates file->f, whose name is `name`, cut where that is too long, and .gckpt-tmpN. Whoever
+ * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
+ * when the process is killed: so a file that can be locked is left over and is removed, and saves
+ * to one path at the same time never touch each other's. Without locks (other systems, some
+ * network folders) a file that is there is left alone and the next N taken. (Where locks belong to
+ * processes, as on NFS, threads of one must not save to one path at once.) */
 static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 {
+    const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
     char *end = name + strlen(name);
     errno = EEXIST;
-    for (int i = 0; i < 100 && !file->f && errno == EEXIST; i++) {
+    for (int i = 0, cut = 0; i < 100 && !file->f && errno == EEXIST; i++) {
         gckpti_text t = { end, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
         errno = 0;
         file->f = gckpti_create(name, mode);
+        if (!file->f && errno == ENAMETOOLONG && !cut && end - first > 20) {
+            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* within a character */
+                end--;
+            cut = 1, i = -1, errno = EEXIST;
+        }
     }
     gckpti_file_try(file, !file->f);
 }

@@ -12,24 +12,21 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* What to say of a tensor that is not of the type wanted; NULL: it is. */
-static const char *gckpti_wrong_type(const gckpt_op *op, int i, gckpt_type type)
+/* The type that an op needs of input i; one of GCKPTI_ANY_TYPE also takes i32 for f32. */
+static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
 {
-    const int any = op->needs[i] & GCKPTI_ANY_TYPE && type != GCKPT_U8;
-    if (op->needs[i] & GCKPT_IS_U8)
-        return type == GCKPT_U8 ? NULL : "must be u8 (a gckpt_input of bytes)";
-    if (op->flags & GCKPT_INDEX(i))
-        return type == GCKPT_I32 ? NULL : "must be i32 (indices)";
-    return type == GCKPT_F32 || any ? NULL
-           : type == GCKPT_U8       ? "is u8: gckpt_from_u8 makes floats of it"
-                                    : "must be f32 (an op that takes i32 there says GCKPT_INDEX)";
+    const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+    return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
 }
 
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
 static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
+    static const char *const types[] = { "f32", "i32", "u8" };
+    static const char *const advice[] = { "floats", "int32_t", "uint8_t" };
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        const char *wrong = gckpti_wrong_type(op, i, in[i]->type);
+        const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
+        const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -44,8 +41,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                                  : "%s: input %i, %T, is measured, not trained: ops that measure "
                                    "can read it, and gckpt_detach",
                         op->name, i, in[i]);
-        else if (wrong)
-            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, %s", op->name, i, in[i], wrong);
+        else if (type != needed && !any)
+            gckpti_fail(g, GCKPT_E_ARG,
+                        type == GCKPT_U8 && needed == GCKPT_F32
+                            ? "%T is %s, %s needs %s: gckpt_from_u8 makes floats of it"
+                            : "%T is %s, %s needs %s: declare and feed it as %s",
+                        in[i], types[type], op->name, types[needed], advice[needed]);
     }
     return g->object.sticky == GCKPT_OK;
 }

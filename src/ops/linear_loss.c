@@ -56,11 +56,11 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     const gckpt_shape *targets = &call->in[2].shape;
     gckpt_shape rows = *x;
     rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(&rows, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+    if (x->n < 1 || w->n != 2 || w->d[1] != gckpti_last(x))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
-                          "(..)",
-                          x, w, targets);
+                          "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
+    if (!gckpti_same_shape(&rows, targets))
+        return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
     call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);

@@ -349,16 +349,24 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gck
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
+GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
+                                           const gckpt_shape *targets, const gckpt_shape *want,
+                                           const char *of, const gckpt_shape *x)
+{
+    const int alike = gckpti_elements(targets) == gckpti_elements(want);
+    return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
+                      want, of, x, alike ? "use gckpt_reshape" : "declare and feed them so");
+}
+
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     gckpt_shape rows = *x;
     rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(soft ? x : &rows, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          soft ? "%s: logits %S, targets %S must be alike, (..,V)"
-                               : "%s: logits %S, targets %S must be (..,V), (..)",
-                          name, x, targets);
+    if (x->n < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S must be (..,V)", name, x);
+    if (!gckpti_same_shape(soft ? x : &rows, targets))
+        return gckpti_targets_fail(call, name, targets, soft ? x : &rows, "logits", x);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
     call->unit = soft ? gckpti_last(x) : 0;

@@ -203,6 +203,9 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
 GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
+GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
+                                           const gckpt_shape *targets, const gckpt_shape *want,
+                                           const char *of, const gckpt_shape *x);
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft);
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);

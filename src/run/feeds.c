@@ -52,7 +52,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
             return gckpti_error(
                 e, GCKPT_E_ARG, "feed %i: %s", i,
                 !feeds[i].data
-                    ? "its data is NULL"
+                    ? "its data is NULL, or (GCKPT_FEED) not of the type of its input"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
         if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,

@@ -289,7 +289,8 @@ static int gckpti_exec_bind(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (gckpti_on(e)->own_memory && !gckpti_bind(e->store, &e->on.binding, e->desc.backend)) {
+    if (GCKPTI_RUNS_BACKENDS && !gckpti_bind(e->store, &e->on.binding,
+                                             gckpti_on(e)->own_memory ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }

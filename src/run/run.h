@@ -194,6 +194,7 @@ struct gckpt_exec {
         gckpti_binding binding;
         const void *kernels; /* of that instruction set, for the processor's backends */
         gckpti_runner runner;
+        int entered; /* a call is under way */
         gckpt_isa isa;
         int team; /* threads of a run */
     } on;
@@ -393,6 +394,9 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 /* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
  * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
+
+/* Marks a call as under way, until on.entered is 0 again; E_ARG if one is, or the store is gone. */
+GCKPTI_FN gckpt_result gckpti_claim(gckpt_exec *e);
 
 /* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,

@@ -30,9 +30,10 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
-            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
-            "%s #%i mixes rows",
-            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+            "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
+            "because %s #%i mixes rows",
+            rows, p->rows, p->leaves > 1 ? " in each leaf" : "", gckpti_node_name(p, p->mixer),
+            p->mixer);
     if (!inference && !whole && gckpti_has_single(p, rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -67,23 +68,17 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 /* Refuses inference on a parameter that nobody gave values, and lists those that have some. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
-    const gckpt_store *s = e->store;
-    int listed = 0, more = 0;
+    int n = 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
                  "load a file after the graph is built, or set desc.allow_initial; ",
                  q->p.name);
     gckpti_text t = gckpti_said(&e->object);
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].assigned && listed < 3)
-            gckpti_text_add(&t, listed++ ? ", \"%s\"" : "the store has values for \"%s\"",
-                            s->params[i].p.name);
-        else
-            more += s->params[i].assigned;
-    if (!listed)
-        gckpti_text_add(&t, "no parameter has other values");
-    else if (more)
-        gckpti_text_add(&t, " and %i more", more);
+    for (size_t i = 0; i < e->store->count; i++)
+        if (e->store->params[i].assigned && n++ < 3)
+            gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
+                            e->store->params[i].p.name);
+    gckpti_text_add(&t, n > 3 ? " and %i more" : n ? "" : "no parameter has other values", n - 3);
     return GCKPT_E_ARG;
 }
 
@@ -154,6 +149,19 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     return gckpti_ok(e);
 }
 
+GCKPTI_FN gckpt_result gckpti_claim(gckpt_exec *e)
+{
+    if (GCKPTI_RUNS_BACKENDS && !e->on.binding.store)
+        return gckpti_error(e, GCKPT_E_ARG, "step: the executor's store was freed: free a store "
+                                            "after its executors");
+    if (GCKPTI_RUNS_BACKENDS && e->on.entered)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: a call of this executor is under way, in another thread or "
+                            "around this callback: each thread needs an executor of its own");
+    e->on.entered = GCKPTI_RUNS_BACKENDS;
+    return GCKPT_OK;
+}
+
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
@@ -198,7 +206,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
     const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_STREAM;
-    if (!e || gckpti_is_under_way(e))
+    if (!e || gckpti_is_under_way(e) || gckpti_claim(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(e, rows, goal, hyper);
     if (result == GCKPT_OK)
@@ -212,6 +220,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
+    e->on.entered = 0;
     if (result != GCKPT_OK)
         return result;
     /* nothing can refuse the step any more */

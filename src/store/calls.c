@@ -152,13 +152,18 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
+    if (result != GCKPT_OK)
+        return gckpti_error(store, result,
+                            "get: index %i; the store has %z parameters, from 0 on, and out must "
+                            "not be NULL",
+                            index, store ? store->count : 0);
+    if (out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (result != GCKPT_OK || out->values || out->packed)
-        return result;
+    if (out->values || out->packed)
+        return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_tell_block(store, "store", &store->memory, 0);

@@ -44,10 +44,10 @@ typedef struct {
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
-/* An executor on a backend with memory of its own, in its store's list. */
+/* An executor in its store's list. */
 typedef struct gckpti_binding {
-    gckpt_store *store; /* NULL: freed, or none */
-    const gckpt_backend *backend;
+    gckpt_store *store;           /* NULL: freed, or none */
+    const gckpt_backend *backend; /* if it has memory of its own, else NULL */
     struct gckpti_binding *next;
 } gckpti_binding;
 
@@ -95,7 +95,7 @@ struct gckpt_store {
     size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
-    gckpti_binding *bindings; /* those who need them */
+    gckpti_binding *bindings; /* its executors */
     int rank, ranks;          /* of gckpt_store_ranks */
     gckpt_shard shard;
     int bound;    /* an executor was made for it */
@@ -319,7 +319,8 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 /* Brings the newest values and state to a backend's own memory. 0: it has no room. */
 GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
-/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+/* Joins the executors of this store. b: its backend, if that has mirrors of the parameters, else
+ * NULL. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
 /* When the last executor with a backend goes, the parameters leave it. */

@@ -72,7 +72,7 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
 
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
-    if (s->mirror_count < s->count) {
+    if (b && s->mirror_count < s->count) {
         size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
         void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
         if (!more)

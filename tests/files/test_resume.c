@@ -610,6 +610,28 @@ static void test_memory_of_paths(void)
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
 }
 
+/* A name as long as file systems allow leaves no room for a suffix. */
+static void test_long_names(void)
+{
+    for (int n = 230; n <= 256; n++)
+        for (int utf8 = 0; utf8 < 2; utf8++) {
+            char path[400];
+            snprintf(path, sizeof path, "%s/", folder);
+            const size_t at = strlen(path);
+            for (int i = 0; i < n; i++)
+                path[at + (size_t)i] = utf8 && i < n / 2 * 2 ? "\303\251"[i % 2] : 'n';
+            path[at + (size_t)n] = 0;
+            gckpt_store *s = store_new();
+            const gckpt_result first = gckpt_store_save(s, path), again = gckpt_store_save(s, path);
+            CHECK_MSG(first == again && first == (n < 256 ? GCKPT_OK : GCKPT_E_FILE), "%d: %s", n,
+                      gckpt_error_text(s));
+            CHECK(first || gckpt_store_load(s, path) == GCKPT_OK);
+            CHECK(nothing_like("*.gckpt-tmp*"));
+            remove(path);
+            gckpt_store_free(s);
+        }
+}
+
 static void test_links(void)
 {
     gckpt_store *s = store_new();
@@ -989,6 +1011,7 @@ static void test_paths(void)
     strcpy(folder, "/tmp/test_resume.XXXXXX");
     if (!CHECK(mkdtemp(folder) && !chdir(folder)))
         return;
+    test_long_names();
     test_links();
     test_memory_of_paths();
     test_permissions();

@@ -206,16 +206,16 @@ static void test_user(void)
 
 static void test_refused(void)
 {
-    REFUSED("relu: input 0, input \"x\", is u8: gckpt_from_u8 makes floats of it", gckpt_relu(x));
-    REFUSED("add: input 1, reshape #3, is u8: gckpt_from_u8", gckpt_add(f, gckpt_reshape(x, gckpt_shape2(2, 3))));
-    REFUSED("is u8: gckpt_from_u8", gckpt_where(x, f, f));
-    REFUSED("must be i32", gckpt_cross_entropy(gckpt_reshape(f, gckpt_shape3(2, 3, 1)), x));
-    REFUSED("from_u8: input 0, input \"f\", must be u8", gckpt_from_u8(f, 1, 0));
-    REFUSED("from_u8: input 0, input \"i\", must be u8", gckpt_from_u8(i, 1, 0));
+    REFUSED("input \"x\" is u8, relu needs f32: gckpt_from_u8 makes floats of it", gckpt_relu(x));
+    REFUSED("reshape #3 is u8, add needs f32: gckpt_from_u8", gckpt_add(f, gckpt_reshape(x, gckpt_shape2(2, 3))));
+    REFUSED("is u8, where needs f32: gckpt_from_u8", gckpt_where(x, f, f));
+    REFUSED("cross_entropy needs i32", gckpt_cross_entropy(gckpt_reshape(f, gckpt_shape3(2, 3, 1)), x));
+    REFUSED("input \"f\" is f32, from_u8 needs u8: declare and feed it as uint8_t", gckpt_from_u8(f, 1, 0));
+    REFUSED("input \"i\" is i32, from_u8 needs u8", gckpt_from_u8(i, 1, 0));
     REFUSED("scale = nan and shift = 0 must be finite", gckpt_from_u8(x, (float)NAN, 0));
     REFUSED("shift = inf must be finite", gckpt_from_u8(x, 1, (float)INFINITY));
-    REFUSED("counts: input 0, input \"f\", must be u8", gckpt_apply(&counts, (T *[]){ f, f }, 2, NULL, 0));
-    REFUSED("counts: input 1, input \"x\", is u8", gckpt_apply(&counts, (T *[]){ x, x }, 2, NULL, 0));
+    REFUSED("input \"f\" is f32, counts needs u8", gckpt_apply(&counts, (T *[]){ f, f }, 2, NULL, 0));
+    REFUSED("is u8, counts needs f32: gckpt_from_u8", gckpt_apply(&counts, (T *[]){ x, x }, 2, NULL, 0));
     CHECK(!gckpt_from_u8(NULL, 1, 0));
     model m = model_new(0, ROWS);
     const gckpt_pick pick = { m.x, 1 };

@@ -371,14 +371,14 @@ static void refusals(void)
             gckpt_cross_entropy_with(x, t, v, 0));
     REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: weights [4,2,5] must have the first axes of [4,2]",
             gckpt_cross_entropy_with(x, t, x, 0));
-    REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: logits [4,5], targets [4,2]",
+    REFUSED(GCKPT_E_SHAPE, "cross_entropy_with: targets [4,2] must be [4] for logits [4,5]",
             gckpt_cross_entropy_with(v, t, w, 0));
     REFUSED(GCKPT_E_ARG, "smoothing 1.1 must be 0 to 1", gckpt_cross_entropy_with(x, t, w, 1.1f));
     REFUSED(GCKPT_E_ARG, "smoothing -0.1", gckpt_cross_entropy_with(x, t, NULL, -0.1f));
     REFUSED(GCKPT_E_ARG, "smoothing nan", gckpt_cross_entropy_with(x, t, NULL, NAN));
-    REFUSED(GCKPT_E_ARG, "cross_entropy_with: input 1, input \"w\", must be i32",
+    REFUSED(GCKPT_E_ARG, "input \"w\" is f32, cross_entropy_with needs i32",
             gckpt_cross_entropy_with(x, w, w, 0));
-    REFUSED(GCKPT_E_SHAPE, "soft_cross_entropy: logits [4,2,5], targets [4,5] must be alike",
+    REFUSED(GCKPT_E_SHAPE, "soft_cross_entropy: targets [4,5] must be [4,2,5] for logits",
             gckpt_soft_cross_entropy(x, v, NULL));
     REFUSED(GCKPT_E_SHAPE, "soft_cross_entropy: weights [4,2,5] must have the first axes of [4,2]",
             gckpt_soft_cross_entropy(x, x, x));

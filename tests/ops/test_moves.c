@@ -318,7 +318,7 @@ static void test_refusals(void)
     REFUSED(GCKPT_E_SHAPE, "does not fit", gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, 0), 3, INT32_MAX, INT32_MAX, 0));
     REFUSED(GCKPT_E_ARG, "max: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
     REFUSED(GCKPT_E_ARG, "argmax: [2,3,4,5] has no axis 4", gckpt_argmax(x, 4));
-    REFUSED(GCKPT_E_ARG, "must be f32", gckpt_max(gckpt_argmax(x, 1), 1));
+    REFUSED(GCKPT_E_ARG, "needs f32", gckpt_max(gckpt_argmax(x, 1), 1));
     REFUSED(GCKPT_E_SHAPE, "argmax: an axis of [2,2147483649] is above 2^31 - 1",
             gckpt_argmax(gckpt_input(g, "long", GCKPT_F32, gckpt_shape2(2, INT64_C(1) + (INT64_C(1) << 31))), 1));
     REFUSED(GCKPT_E_SHAPE, "upsample: x [2,15,4] must be (B,H,W,C)",

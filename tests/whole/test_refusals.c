@@ -164,8 +164,8 @@ static void layers(void)
     REFUSED(E_S, "embed: table [5] needs two axes", gckpt_embed(f1(5), i1(4)));
     REFUSED(E_S, "embed: table [5,3,2] needs two axes", gckpt_embed(f3(5, 3, 2), i1(4)));
     REFUSED(E_S, "at most 5", gckpt_embed(f2(5, 3), constant(GCKPT_I32, sizes(6))));
-    REFUSED(E_A, "must be i32", gckpt_embed(f2(5, 3), f1(4)));
-    REFUSED(E_A, "must be f32", gckpt_embed(i2(5, 3), i1(4)));
+    REFUSED(E_A, "needs i32", gckpt_embed(f2(5, 3), f1(4)));
+    REFUSED(E_A, "needs f32", gckpt_embed(i2(5, 3), i1(4)));
     REFUSED(E_A, "input 0 is NULL", gckpt_embed(NULL, i1(4)));
     REFUSED(E_A, "input 1 is NULL", gckpt_embed(f2(5, 3), NULL));
 
@@ -251,7 +251,7 @@ static void layers(void)
             (few.lengths = i1(3), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     REFUSED(E_S, "lengths [2,1] must be",
             (few.lengths = i2(2, 1), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
-    REFUSED(E_A, "must be i32",
+    REFUSED(E_A, "needs i32",
             (few.lengths = f1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     TAKEN((few.lengths = i1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 }, { 2, 0, 1, NULL, -1, 0, 0 },
@@ -295,15 +295,15 @@ static void layers(void)
 static void losses(void)
 {
     TAKEN(gckpt_cross_entropy(f3(2, 3, 5), i2(2, 3)));
-    REFUSED(E_S, "cross_entropy: logits [2,3,5], targets [2] must be",
+    REFUSED(E_S, "cross_entropy: targets [2] must be [2,3] for logits [2,3,5]",
             gckpt_cross_entropy(f3(2, 3, 5), i1(2)));
     REFUSED(E_S, "targets [2,3] must be", gckpt_cross_entropy(f2(2, 5), i2(2, 3)));
     REFUSED(E_S, "targets [3] must be", gckpt_cross_entropy(f2(2, 5), i1(3)));
     REFUSED(E_S, "logits []", gckpt_cross_entropy(f0(), i1(1)));
     TAKEN(gckpt_linear_cross_entropy(f3(2, 3, 5), f2(7, 5), i2(2, 3)));
-    REFUSED(E_S, "linear_cross_entropy: x [2,5]",
+    REFUSED(E_S, "linear_cross_entropy: targets [2,5] must be [2] for x [2,5]",
             gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), i2(2, 5)));
-    REFUSED(E_S, "w [7], ", gckpt_linear_cross_entropy(f2(2, 5), f1(7), i1(2)));
+    REFUSED(E_S, "w [7] must be", gckpt_linear_cross_entropy(f2(2, 5), f1(7), i1(2)));
     REFUSED(E_S, "w [7,5,1]", gckpt_linear_cross_entropy(f2(2, 5), f3(7, 5, 1), i1(2)));
     REFUSED(E_S, "w [5,7]", gckpt_linear_cross_entropy(f2(2, 5), f2(5, 7), i1(2)));
     TAKEN(gckpt_mean_squared_error(f2(2, 3), f2(2, 3)));
@@ -343,7 +343,7 @@ static void shapes(void)
     TAKEN(gckpt_where(i1(2), f1(1), f2(2, 2)));
     REFUSED(E_S, "broadcast: [2,3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f2(2, 3), f1(2)));
     REFUSED(E_S, "broadcast: [3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f1(2), f1(3)));
-    REFUSED(E_A, "where: input 1, ", gckpt_where(f1(2), i1(2), f1(2)));
+    REFUSED(E_A, "is i32, where needs f32", gckpt_where(f1(2), i1(2), f1(2)));
     REFUSED(E_A, "where: input 2 is NULL", gckpt_where(f1(2), f1(2), NULL));
 
     TAKEN(permuted(f3(2, 3, 4), 0, -1, 1, 3));
@@ -833,7 +833,8 @@ static void null_objects(void)
     gckpt_hyper hyper = gckpt_hyper_lr(0);
     const char *name = NULL;
     gckpt_cost cost;
-    CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY && strstr(gckpt_error_text(NULL), "NULL: the call that should have made it failed"));
+    CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY && strstr(gckpt_error_text(NULL), "NULL: the call that should have made this object failed; ask gckpt_error_text of what it "
+                                         "was made from: the graph for a plan or a frontier, the store for an executor, a graph or"));
     CHECK(!strcmp(gckpt_result_text(GCKPT_RESULT_COUNT), "not a gckpt_result"));
     CHECK(!strcmp(gckpt_result_text((gckpt_result)-1), "not a gckpt_result"));
     gckpt_store_free(NULL);
@@ -990,6 +991,114 @@ static void step_refused(int line, const net *n, gckpt_feed a, gckpt_feed b, int
     said(line, n->e, result, text);
     CHECK_MSG(gckpt_store_hash(s) == hash && gckpt_store_step(s) == steps,
               "line %d: something changed", line);
+}
+
+/* What was given, what is allowed, what to do. */
+static void wordings(void)
+{
+    REFUSED(E_A, "input \"y\" is i32, mean_squared_error needs f32: declare and feed it as floats",
+            gckpt_mean_squared_error(f1(4), gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(4))));
+    REFUSED(E_A, "input \"y\" is f32, embed needs i32: declare and feed it as int32_t",
+            gckpt_embed(f2(4, 3), gckpt_input(g, "y", GCKPT_F32, gckpt_shape1(4))));
+    REFUSED(E_A, "input \"y\" is u8, relu needs f32: gckpt_from_u8 makes floats of it",
+            gckpt_relu(gckpt_input(g, "y", GCKPT_U8, gckpt_shape1(4))));
+    REFUSED(E_S, "cross_entropy: targets [4,1] must be [4] for logits [4,3]: use gckpt_reshape",
+            gckpt_cross_entropy(f2(4, 3), i2(4, 1)));
+    REFUSED(E_S, "cross_entropy: targets [5] must be [4] for logits [4,3]: declare and feed them so",
+            gckpt_cross_entropy(f2(4, 3), i1(5)));
+    REFUSED(E_S, "soft_cross_entropy: targets [4] must be [4,3] for logits [4,3]: declare and feed them so",
+            gckpt_soft_cross_entropy(f2(4, 3), f1(4), NULL));
+    REFUSED(E_S, "linear_cross_entropy: targets [4,1] must be [4] for x [4,3]: use gckpt_reshape",
+            gckpt_linear_cross_entropy(f2(4, 3), f2(5, 3), i2(4, 1)));
+    begin();
+    gckpt_parameter p;
+    CHECK(gckpt_store_get(s, -1, &p) == E_A);
+    SAID(s, E_A, "get: index -1; the store has 0 parameters");
+    CHECK(gckpt_store_get(s, 0, NULL) == E_A);
+    SAID(s, E_A, "get: index 0");
+}
+
+/* GCKPT_FEED knows what it is given: a feed of another type than the input's is refused. (What is no
+ * type of an input does not compile: test_small.sh.) */
+static void typed_feeds(void)
+{
+    static const float floats[BATCH * T] = { 0 };
+    net n = start(NULL, NULL);
+    gckpt_hyper h = rate(0.01f);
+    gckpt_tensor *u8 = gckpt_input(g, "bytes", GCKPT_U8, gckpt_shape1(2));
+    const gckpt_feed good[2] = { GCKPT_FEED(n.tokens, tokens), GCKPT_FEED(n.targets, targets) };
+    const gckpt_feed bad[2] = { GCKPT_FEED(n.tokens, tokens), GCKPT_FEED(n.targets, floats) };
+    CHECK(gckpt_step(n.e, good, 2, ROWS, &h, NULL) == GCKPT_OK);
+#if defined(__cplusplus) || __STDC_VERSION__ >= 201112L
+    CHECK(gckpt_step(n.e, bad, 2, ROWS, &h, NULL) == E_A);
+    SAID(n.e, E_A, "feed 1: its data is NULL, or (GCKPT_FEED) not of the type of its input");
+    static uint8_t bytes[2] = { 0 };
+    CHECK(GCKPT_FEED(u8, bytes).data == bytes && !GCKPT_FEED(u8, floats).data && !GCKPT_FEED(u8, tokens).data);
+#endif
+    CHECK(bad[0].data == tokens && bad[0].input == gckpt_id(n.tokens) && u8);
+    CHECK(gckpt_feed_as(NULL, GCKPT_F32, floats).input == -1 && !gckpt_feed_as(NULL, GCKPT_F32, floats).data);
+    stop(&n);
+}
+
+/* A store that was freed too early, where its memory can still be read. */
+static void freed_store(void)
+{
+    static heap left;
+    const gckpt_memory memory = heap_memory(&left);
+    gckpt_store_desc d = { .memory = memory };
+    end();
+    s = gckpt_store_new(&d);
+    g = gckpt_graph_new(s, NULL);
+    net n = build();
+    const gckpt_plan_desc streams = batch_of(BATCH);
+    gckpt_hyper h = rate(0.01f);
+    n.p = gckpt_plan_new(g, n.terms, 1, &streams);
+    n.e = gckpt_exec_new(n.p, s, NULL);
+    CHECK(step(&n, BATCH, NULL) == GCKPT_OK);
+    gckpt_exec *other = gckpt_exec_new(n.p, s, NULL);
+    gckpt_exec_free(gckpt_exec_new(n.p, s, NULL)); /* of three, the one in the middle goes */
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    s = NULL, g = NULL;
+    CHECK(step(&n, BATCH, NULL) == E_A);
+    SAID(n.e, E_A, "step: the executor's store was freed: free a store after its executors");
+    CHECK(gckpt_step_begin(other, &h) == E_A);
+    SAID(other, E_A, "step: the executor's store was freed");
+    gckpt_exec_free(other);
+    stop(&n);
+    CHECK(left.live == 0);
+}
+
+/* Two calls in one executor at once: a callback makes the other one, as a thread could. */
+static net *within;
+static gckpt_result second;
+static char second_text[300];
+static int call_within(void *user, const gckpt_progress *progress)
+{
+    (void)user;
+    if (progress->instruction == 1 && within) {
+        second = step(within, ROWS, NULL);
+        snprintf(second_text, sizeof second_text, "%s", gckpt_error_text(within->e));
+    }
+    return 0;
+}
+
+static void two_at_once(void)
+{
+    gckpt_exec_desc d = no_desc();
+    gckpt_report report, alone;
+    net n = start(NULL, NULL);
+    CHECK(step(&n, ROWS, &alone) == GCKPT_OK && step(&n, ROWS, &alone) == GCKPT_OK);
+    stop(&n);
+    d.progress = call_within;
+    n = start(NULL, &d);
+    within = &n;
+    CHECK(step(&n, ROWS, &report) == GCKPT_OK && second == E_A);
+    CHECK_MSG(strstr(second_text, "step: a call of this executor is under way, in another thread or around this callback"),
+              "%s", second_text);
+    within = NULL;
+    CHECK(step(&n, ROWS, &report) == GCKPT_OK && report.step == 2 && !memcmp(&report.loss, &alone.loss, sizeof alone.loss));
+    stop(&n);
 }
 
 static void feeds(void)
@@ -2424,6 +2533,10 @@ int main(void)
     odd_attributes();
     null_ops();
     null_objects();
+    wordings();
+    typed_feeds();
+    freed_store();
+    two_at_once();
     feeds();
     hypers();
     arenas();

@@ -1,0 +1,19 @@
+/* feed.c - GCKPT_FEED, to be compiled as C11, C++11 and C99: arrays of what inputs can have. With WRONG, a type that
+ * they cannot have: an error, except in C99. (examples/test_small.sh) */
+#include "gradckpt.h"
+#ifndef WRONG
+#define WRONG int32_t
+#endif
+
+gckpt_feed feed_of(gckpt_tensor *x, int which);
+gckpt_feed feed_of(gckpt_tensor *x, int which)
+{
+    static float f[4];
+    static const int32_t i[4] = { 0 };
+    static uint8_t b[2][4];
+    static WRONG w[4];
+    const float *at = f;
+    const gckpt_feed feeds[5] = { GCKPT_FEED(x, f), GCKPT_FEED(x, at + 1), GCKPT_FEED(x, i), GCKPT_FEED(x, b[1]),
+                                  GCKPT_FEED(x, w) };
+    return feeds[which];
+}
