@@ -59,8 +59,8 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2653
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                           1012
- *                 file, paths, c, weights
+ *     >>tables    plans as files and as C constants                                            969
+ *                 file, c, weights
  *     >>kernels   what is done with an item, for each instruction set                         3895
  *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
  *                 random, bf16, dots, sums, images, attention, online, mixed_attention,
@@ -199,19 +199,18 @@
  *    caller's feeds.
  *
  * 7. Time
- *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
- *    every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
- *    gckpt_plan_step_work adds it up over all micro-batches, recomputes included. Under a budget a
- *    plan has the least work found to fit; gckpt_fit chooses micro-batch and update rule with it. A
- *    step takes 1e-9 * (gckpt_plan_step_work + *update) seconds, *update from gckpt_calibrate.
- *    A sum over ops cannot show what stays in the caches. gckpt_fit_timed runs gckpt_fit's plan,
- *    those for fewer bytes and those of larger micro-batches, and takes the fastest: the one choice
- *    that is not the same on every machine (its results are). docs/time.md has figures.
+ *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
+ *    on every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
+ *    gckpt_plan_step_work sums it over all micro-batches, recomputation included. A step takes
+ *    gckpt_plan_step_work + *update nanoseconds (*update: gckpt_calibrate). A sum over ops cannot
+ *    show effects of caches, so gckpt_fit_timed runs the most promising plans and takes the fastest
+ *    one. No other choice differs between machines, and the results of this one do not.
+ *    docs/time.md has figures.
  *
  * 8. Plans as data
- *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read; by path
- *    gckpt_plan_save, gckpt_plan_load) it is read back for the same graph, on any machine. As C
- *    (gckpt_plan_c) it is compiled into a firmware, which builds no graph and links no planner:
+ *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) it is read
+ *    back for the same graph, on any machine. As C (gckpt_plan_c) it is compiled into a firmware,
+ *    which builds no graph and links no planner:
  *
  *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
  *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
@@ -235,137 +234,82 @@
  *    firmware, with start-up, linker script and a state in flash.
  *
  * 9. Planning
- *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
- *    be good enough, or else others are (search/search says how). Beside every plan and point
- *    stands what is proven: no schedule in its bytes has less work than gckpt_plan_proven_work,
- *    none fits in fewer than gckpt_plan_proven_bytes. That is said of every schedule of the
- *    request, whoever finds it: forwards in any order and number, any value let go and computed
- *    again at any time, as long as backwards run in an order of this library and values stay whole,
- *    or those that the plan may have in bands (below) are in these bands; graph, micro-batch,
- *    update rule, precision, pins and alignment are given. On transformers it leaves no gap above
- *    about a fifth of store-all's bytes; below, it is weak: the gap is what nobody knows, not what
- *    is lost. docs/plans.md has figures, and what planning takes: a few milliseconds and megabytes
- *    for a budget, some hundred milliseconds for all budgets.
- *    What holds always: never over the budget; more bytes never cost more work; never more work
- *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
- *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
- *    possible (there the search ends); the same plan on every machine; the least budget that an
- *    error names works, and none of these modes takes less; a point's bytes are its plan's, and
- *    between points gckpt_plan_new has no more work, nor less by more than 0.1 % of a step; AUTO
- *    has no more work than OPTIMAL. Segments are hints: their schedules are among those to start
- *    from. gckpt_keep and gckpt_recompute are obeyed: what is to be recomputed is let go and runs
- *    again before its backwards. Where a graph branches, backwards may come branch after branch,
- *    and what one of several losses keeps may be gone before the next is computed; what is added to
- *    a gradient keeps its order (5f), so the bits are the same. What is looked at for one byte
- *    limit is limited and counted, never timed (gckpt_frontier_complete).
- *
- *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
- *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
- *    not); the other modes run the graph as it was built. linear_cross_entropy computes its logits
- *    twice, in chunks of classes; its other forms do so once, in the backward, of 256, 64 or 16
- *    rows at a time, and the forward only counts. A linear layer (w as (V,C), no bias) and
- *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
- *    the logits and nothing built between the two reads x or w.
- *
- *    Where ops come one behind the other whose values need no gradient (frozen layers, inference),
- *    a run of them can go in bands of rows: of images (B,H,W,C) a few rows of H at a time, of
- *    (B,T,C) a few of T, sample by sample. Of a value inside a run only those rows are there that
- *    others still read, in the workspace; nothing is computed twice. AUTO, OPTIMAL, frontiers,
- *    gckpt_fit and GCKPT_INFERENCE with a budget choose it where its bytes are needed (fp32, no
- *    backend, not desc.as_built). In runs may be convolutions, pools, linear layers, norms and
- *    softmax over the last axis, slices and concats of it, what goes element by element, and ops of
- *    a user's that say how (gckpt_op.rows): not what mixes rows of the batch, draws, is pinned or
- *    fetched, or reads a parameter that is staged. Where a run begins and ends is chosen by bytes
- *    alone: the cut into ops and runs with the fewest. gckpt_plan_op says "bands" of its last op.
- *
- *    With slower memory (desc.offload_bytes: the host's, a file, a chip) a plan may also copy a
- *    value there and back instead of computing it again, if that has less work
- *    (desc.offload_work), and overlap it with computation (desc.offload_beside): docs/offload.md.
+ *    For a budget, a minimum cut says what to keep, and a search improves that schedule until it is
+ *    proven to be good enough or its effort is spent. Every plan and frontier point reports its
+ *    bound: no schedule within its bytes has less work than gckpt_plan_proven_work, none needs
+ *    fewer bytes than gckpt_plan_proven_bytes. A plan never exceeds its budget, more bytes never
+ *    cost more work, and the least budget that an error names works. gckpt_keep and gckpt_recompute
+ *    are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also choose, with the
+ *    same bits, between forms of an op (linear_cross_entropy computes its logits once or twice, in
+ *    chunks; desc.as_built: they do not), whether ops whose values need no gradient run in bands of
+ *    rows, and what is copied to slower memory (desc.offload_bytes). docs/plans.md says exactly
+ *    what is promised, docs/offload.md how copies overlap with computation.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
  *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON,
- *    and for plain C where the compiler has an fma instruction; products of bf16 plans also by AMX
- *    (Linux, gcc 11, clang 12), which the process asks leave for when an executor is made. It takes
- *    the widest that the processor has: -march is not needed, but -O2 is (gckpt_exec_desc.isa
- *    forces one kind).
- *    For this the header includes itself: under another name than gradckpt.h, define
- *    GRADCKPT_FILE. Threads: desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for.
- *    docs/speed.md has figures, `make bench` measures this machine.
+ *    and for plain C where the compiler has an fma instruction; products of bf16 plans also for AMX
+ *    (Linux, gcc 11, clang 12), for which the process requests permission when an executor is made.
+ *    An executor takes the widest that the processor has: -march is not needed, but -O2 is
+ *    (gckpt_exec_desc.isa forces one kind). For this the header includes itself: under another name
+ *    than gradckpt.h, define GRADCKPT_FILE. Threads: desc.threads with -fopenmp, or
+ *    gckpt_exec_desc.parallel_for. `make bench` measures this machine.
  *
  * 11. Backends
- *    An executor interprets a plan; what computes is a table of functions (gckpt_backend): memory,
- *    the kernels of ops, and what is done between ops. The processor's is taken unless desc.backend
- *    names another, of plan and executor alike, since workspace differs. Where a backend has memory
- *    of its own, arena, parameters and state live there, all executors on it share them, and the
- *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
- *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
- *    what is written through it counts after gckpt_store_push. What a plan offloads goes to memory
- *    of the host; a backend may copy it beside what it computes (move, join).
+ *    An executor interprets a plan; a backend (gckpt_backend) is the table of functions that hold
+ *    its memory and compute. The default is the processor; desc.backend names another one, the same
+ *    in plan and executor. A backend with memory of its own holds arena, parameters and state, all
+ *    executors on it share them, and the store knows which copy is the newest: gckpt_store_get,
+ *    saving, loading and hashing fetch what they need. A pointer that was kept shows the host's
+ *    copy as of the last gckpt_store_pull; values written through it count after gckpt_store_push.
  *
  * 12. Fine-tuning, generating
- *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it if it is to take
- *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program; or
- *    gckpt_store_map before building, to use weights where they lie). Frozen parameters have no
- *    gradient and no state, the input of a frozen linear layer is not kept for it, and the backward
- *    ends at the lowest tensor that needs a gradient. Plans of the processor, training or not, read
- *    packed matrices where they are, if all that reads them is linear, matmul, embed,
- *    linear_cross_entropy, positions or a slice of rows; else, and on backends, packed ones come
- *    into the arena as floats when something reads them, and without a budget stay there for the
- *    backward: give one. To keep only what was trained, save with a rename that returns NULL for
- *    the rest, and load that with `partial`; notes (gckpt_store_set_note) go into the file, for
- *    options and the position in the data. To generate, build the model twice, for the T tokens of
- *    a prompt's chunk and for one, with keys and values through gckpt_cache and positions by
- *    gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of the first:
- *    logits are those of one call, bit for bit. A last chunk that is short is filled up with
- *    anything, and what was too much rewound. examples/model.h, adapters.h, generate.h and
- *    finetune.c do all this for GPT-2 and Llama-like models.
+ *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it to store it in
+ *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program), or
+ *    gckpt_store_map before building to use weights in place. Frozen parameters have no gradient
+ *    and no state, and the backward ends at the lowest tensor that needs a gradient. The processor
+ *    reads a packed matrix in place if all its readers are linear, matmul, embed,
+ *    linear_cross_entropy, positions or slices of rows; otherwise it comes into the arena as
+ *    floats. To generate, build the model for a chunk of the prompt and for one token, with keys
+ *    and values through gckpt_cache, and give the second executor caches_of the first: logits have
+ *    the bits of one call. docs/finetuning.md has the details; examples/model.h, adapters.h and
+ *    generate.h do this for GPT-2 and Llama.
  *
- * 13. What may run at once, what outlives what, what is accepted
- *    Threads of the program. Nothing is global: what shares no store may run at once. A plan is
- *    constant, any thread may use it. A graph, a frontier, an executor: one thread at a time. A
- *    store: one thread at a time for all that changes it (building, planning, making an executor,
- *    loading, training); while nothing does, calls that take a const store and gckpt_forward of
- *    different executors (with arenas and caches of their own) may run at once. A game that plays
- *    while it trains has two stores, and copies values between steps.
- *    Lifetimes. A store lives longer than its graphs and executors. A graph is needed by what is
- *    made from it while it is made, and by a frontier; plans and executors go on without. An
- *    executor copies its plan (but for a C constant). Names, attributes and descs are copied when
- *    given; what a desc points to for later (memory blocks, arena, backend, callbacks' user, the
- *    executor of caches_of) lives as long as what was made with it. A constant's data lives as
- *    long as graph, plans and executors, external values as long as the store; feeds until the
- *    step ends (copy_feeds: until the call returns); what gckpt_fetch returns, until something
- *    runs in that arena; an error's text, until the object's next error.
- *    Two optimisers of one store (a GAN): freeze one part, make a plan, freeze the other one
- *    instead, make the other plan, unfreeze. A plan trains what was not frozen when it was made;
- *    plans may differ in optimiser and executors may share an arena. State, and the updates that
- *    Adam's correction counts, are each parameter's own; store and report.step count the updates of
- *    all, so a schedule of a learning rate that is one optimiser's needs a counter of its own.
- *    Accepted or refused. What is out of range, contradicts itself or names what is not there is
- *    refused by name, and nothing has changed. In a desc 0 means the default. What is legal is done
- *    though it be unusual: a learning rate of 0 (moments move), parameters and inputs that no loss
- *    reads (not trained, need no feed), fewer rows than desc.batch, a batch that splits with other
- *    bits (gckpt_plan_split_exact), values that are not finite (the report shows them;
- *    skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
- *    What a build has. gcc and clang for 64-bit processors: kernels for AMX, AVX-512, AVX2 with fma
- *    and plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, GCKPT_NO_FAST: plain
- *    kernels only, the definition of the numbers; where the compiler's target has no fma
- *    instruction these emulate it, so NO_FAST is for devices and for reading along (an MLP takes 29
- *    times as long; 9 times with -march=native). Keep the implementation in a file of its own (1):
- *    it takes gcc 12 some 17 s at -O2, 4 s at -O0 (the hottest kernels stay at -O1), with NO_FAST
- *    10 s at -O2, on a core of a Zen 5 server.
+ * 13. Threads, lifetimes, what is accepted
+ *    Threads. There is no global state: objects of different stores can be used at the same time. A
+ *    plan is constant. A graph, a frontier and an executor belong to one thread at a time, and so
+ *    does a store while a call changes it (building, planning, making an executor, loading,
+ *    training). While none does, calls that take a const store, and gckpt_forward of executors with
+ *    arenas and caches of their own, may run at the same time.
+ *    Lifetimes. A store outlives its graphs and executors. A graph must exist while plans and
+ *    frontiers are made from it and as long as its frontiers; plans and executors do without it,
+ *    and an executor copies its plan (except a C constant). Names, attributes and descs are copied.
+ *    What a desc points to for later (memory blocks, arena, backend, user of callbacks, the
+ *    executor of caches_of) lives as long as what was made with it; data of a constant as long as
+ *    graph, plans and executors; external values as long as the store; feeds until the step ends
+ *    (copy_feeds: until the call returns); what gckpt_fetch returns until something runs in that
+ *    arena; an error's text until the object's next error.
+ *    Accepted or refused. A request that is out of range, contradicts itself or names something
+ *    that does not exist is refused by name, and nothing changes. In a desc 0 means the default.
+ *    Legal but unusual requests are honoured: a learning rate of 0 (moments move), parameters and
+ *    inputs that no loss reads, fewer rows than desc.batch, a batch that splits with other bits
+ *    (gckpt_plan_split_exact), values that are not finite (skip_nonfinite, GCKPT_DEBUG_FINITE). The
+ *    last of several settings counts.
+ *    Compile time. Keep the implementation in a file of its own (1): it takes gcc 12 some 17 s at
+ *    -O2, 4 s at -O0, with NO_FAST 10 s at -O2, on a core of a Zen 5 server. NO_FAST has plain
+ *    kernels only, which emulate fma where the compiler's target has no such instruction: it is for
+ *    devices and for reading along (an MLP takes 29 times as long, 9 times with -march=native).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
- *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor the other ranks as a
- *    gckpt_ranks: one exchange of bytes with one rank at a time is all that an engine must do
- *    (examples/mpi.h, nccl.h). gckpt_step then takes the rows of all ranks as its `rows` and is
- *    fed this rank's (gckpt_plan_share). A rank owns whole leaves (5e), so weights, losses and
- *    norms are, to the bit, those of one process with as many leaves, whatever the number of ranks,
- *    shards, plan and micro-batches. A rank that fails or is cancelled ends the step on all ranks,
- *    with its text, before anything is changed; if one dies or hangs the others end with E_PEER
- *    after gckpt_ranks.timeout, and begin again from a checkpoint (gckpt_ranks_save).
- *    docs/distributed.md has the design, bytes, shards, streaming, and what it costs.
+ *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor a gckpt_ranks, whose
+ *    engine exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). gckpt_step takes the
+ *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_share). Weights, losses
+ *    and norms have the bits of one process with as many leaves, for any number of ranks, shards
+ *    and micro-batches. If a rank fails or is cancelled, the step ends on all ranks, with its text,
+ *    before anything changes; if one dies or hangs, the others return E_PEER after
+ *    gckpt_ranks.timeout and resume from a checkpoint (gckpt_ranks_save). docs/distributed.md has
+ *    the design, bytes and costs.
  */
 
 #ifndef GRADCKPT_H
@@ -1461,12 +1405,6 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
-#ifndef GCKPT_NO_STDIO
-/* by path, saved as a store is; E_FILE when that fails (a plan has no text) */
-GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path);
-GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
-                                      const gckpt_memory *memory);
-#endif
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
@@ -34147,49 +34085,6 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
         gckpti_tell_block(graph, "plan", &a, 0);
     }
     return gckpti_plan_settle(plan);
-}
-#endif
-
-/* >>tables/paths */
-#if !defined(GCKPT_NO_TABLES) && !defined(GCKPT_NO_STDIO)
-static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
-{
-    return gckpt_plan_write((const gckpt_plan *)what, write, user);
-}
-
-GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
-{
-    if (!plan || !path)
-        return GCKPT_E_ARG;
-    gckpti_allocator memory = plan->memory;
-    char names[4096]; /* behind a plan in a block all may be another's */
-    if (memory.desc.memory) {
-        memset(&memory, 0, sizeof memory);
-        memory.desc.memory = strlen(path) < 900 ? names : NULL; /* longer: of the heap */
-        memory.desc.size = sizeof names;
-    }
-    gckpti_content content = { NULL, &memory, gckpti_save_plan, plan, NULL, 0 };
-    return gckpti_save(&content, path);
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
-                                      const gckpt_memory *memory)
-{
-    gckpti_file file = { NULL, 0, NULL };
-    gckpt_plan *plan = NULL;
-    if (!graph || !path) {
-        gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
-        return NULL;
-    }
-    gckpti_file_from(&file, path);
-    if (file.f) {
-        plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
-        fclose(file.f);
-    }
-    if (!plan && file.error)
-        gckpti_error(graph, GCKPT_E_FILE, "load plan: %s: could not read \"%s\"",
-                     strerror(file.error), path);
-    return plan;
 }
 #endif
 

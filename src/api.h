@@ -1091,12 +1091,6 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
-#ifndef GCKPT_NO_STDIO
-/* by path, saved as a store is; E_FILE when that fails (a plan has no text) */
-GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path);
-GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
-                                      const gckpt_memory *memory);
-#endif
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and

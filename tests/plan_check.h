@@ -2084,14 +2084,6 @@ static inline gckpt_plan *pc_plan_read(const char *file, int line, gckpt_graph *
                          line);
 }
 
-#ifndef GCKPT_NO_STDIO
-static inline gckpt_plan *pc_plan_load(const char *file, int line, gckpt_graph *graph,
-                                       const char *path, const gckpt_memory *memory)
-{
-    return pc_checked_of(gckpt_plan_load(graph, path, memory), graph, NULL, 0, NULL, file, line);
-}
-#endif
-
 static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
                                               int count, const gckpt_plan_desc *desc)
 {
@@ -2220,7 +2212,6 @@ static inline gckpt_tensor *pc_pinned(gckpt_tensor *t, int keep)
 
 #define gckpt_plan_new(...)      pc_plan_new(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_plan_read(...)     pc_plan_read(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_plan_load(...)     pc_plan_load(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
 #define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_fit(...)           pc_fit(__FILE__, __LINE__, __VA_ARGS__)

@@ -209,11 +209,12 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
     CHECK(!p || gckpt_plan_split_exact(p, NULL));
     if (saved) {
-        CHECK(gckpt_plan_save(p, "build/moves.plan") == GCKPT_OK);
+        file f = { 0 };
+        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
         gckpt_plan_free(p);
-        p = gckpt_plan_load(n.g, "build/moves.plan", NULL);
+        p = gckpt_plan_read(n.g, file_read, &f, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
-        remove("build/moves.plan");
+        free(f.bytes);
     }
     gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
     float *data = numbers(19, ROWS * STEPS * WIDE);

@@ -255,59 +255,6 @@ static void any_desc(void)
     }
 }
 
-#ifndef GCKPT_NO_STDIO
-static void paths(void)
-{
-    net n = net_new(PLAIN_NET, NULL);
-    const char *path = "build/test_table.plan";
-    gckpt_plan *p = variant_plan(&n, 2);
-    CHECK(gckpt_plan_save(p, path) == GCKPT_OK);
-    gckpt_plan *q = gckpt_plan_load(n.g, path, NULL);
-    CHECK_MSG(q && same_text(p, q, gckpt_plan_write), "%s", gckpt_error_text(n.g));
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fputs("this is no plan", f) >= 0 && !fclose(f) && !gckpt_plan_load(n.g, path, NULL));
-    CHECK(gckpt_error(n.g) == GCKPT_E_DATA && strstr(gckpt_error_text(n.g), "not a plan of gradckpt.h"));
-    remove(path);
-    CHECK(gckpt_plan_load(n.g, path, NULL) == NULL && strstr(gckpt_error_text(n.g), path));
-    CHECK(gckpt_error(n.g) == GCKPT_E_FILE);
-    CHECK(gckpt_plan_save(p, "build/none/there/plan") == GCKPT_E_FILE);
-    CHECK(gckpt_plan_load(n.g, "build", NULL) == NULL);
-    CHECK(gckpt_plan_save(NULL, path) == GCKPT_E_ARG && gckpt_plan_save(p, NULL) == GCKPT_E_ARG);
-    CHECK(!gckpt_plan_load(NULL, path, NULL) && !gckpt_plan_load(n.g, NULL, NULL));
-    gckpt_plan_free(p);
-    gckpt_plan_free(q);
-    net_free(&n);
-}
-
-/* All behind a plan in a block is free: saving it writes nothing there, be the path short or long. */
-static void beside(void)
-{
-    static union { double align; unsigned char bytes[1 << 18]; } room, before;
-    net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan_desc d = variant(2);
-    d.memory.memory = room.bytes;
-    d.memory.size = sizeof room / 2;
-    gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
-    const size_t used = gckpt_plan_kind_bytes(p, GCKPT_BYTES_TABLES) + 15;
-    d.memory.memory = room.bytes + used;
-    d.memory.size = sizeof room - used;
-    gckpt_plan *q = gckpt_plan_new(n.g, n.terms, 2, &d);
-    CHECK_MSG(p && q, "%s", gckpt_error_text(n.g));
-    memcpy(before.bytes, room.bytes, sizeof room.bytes);
-    char path[2200] = "build/";
-    for (int i = 0; i < 2; i++) {
-        for (size_t k = 6; i && k + 2 < sizeof path - 64; k += 2)
-            memcpy(path + k, "./", 3);
-        strcat(path, "test_table.block");
-        CHECK_MSG(gckpt_plan_save(p, path) == GCKPT_OK, "%d letters", (int)strlen(path));
-        CHECK(!memcmp(before.bytes, room.bytes, sizeof room.bytes));
-        gckpt_plan *again = gckpt_plan_load(n.g, path, NULL);
-        CHECK_MSG(again && same_text(q, again, gckpt_plan_write), "%s", gckpt_error_text(n.g));
-        gckpt_plan_free(again);
-        CHECK(!remove(path));
-    }
-    net_free(&n);
-}
 #endif
 
 /* ---- another graph ---- */
@@ -708,8 +655,6 @@ int main(int argc, char **argv)
     round_trips();
     any_desc();
 #ifndef GCKPT_NO_STDIO
-    paths();
-    beside();
 #endif
     other_graphs();
     damage(2, rounds);
