@@ -1,6 +1,5 @@
 /* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
- * licence.
- * Put together from src/ by `make header`: what changes is changed there.
+ * licence. Generated from src/ by `make header`; edit the files there.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
  *
@@ -22,9 +21,6 @@
  * processes over an engine of yours (MPI, NCCL), sharded or not, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python code
  * (examples/gpt2.h and llama.h build models); promise speed on processors without vector units.
- *
- * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
- * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
@@ -57,7 +53,7 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2653
+ *     >>files     safetensors                                                                 2642
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            969
  *                 file, c, weights
@@ -93,34 +89,34 @@
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
- *    Order of creation is part of what a graph is: it fixes tensor ids, the order of parameters and
- *    the order in which gradients are added. C does not say which argument of a call is evaluated
- *    first, so give each its own statement where two arguments would both create something (w1 and
- *    b1 above). examples/layers.h and train.h: layers and a training loop of such calls, to copy.
- *    The two lines at the top are best a file of their own, gradckpt.c, which is compiled once, by
- *    `cc -O2 -c gradckpt.c`; a program then by `cc -O2 program.c gradckpt.o -o program`. `make
- *    install` does that, too, for pkg-config (--cflags --libs gradckpt) and CMake.
+ *    The order of creation is part of a graph: it fixes tensor ids, the order of parameters and the
+ *    order in which gradients are added. C does not define which argument of a call is evaluated
+ *    first, so a call that creates something gets a statement of its own where two arguments would
+ *    both create something (w1 and b1 above). Compile the two lines at the top once, in a file
+ *    gradckpt.c (`cc -O2 -c gradckpt.c`), and programs with it (`cc -O2 program.c gradckpt.o -o
+ *    program`); `make install` does so for pkg-config and CMake. examples/layers.h and train.h have
+ *    layers and a training loop to copy.
  *
  * 2. Errors
- *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
- *    graph, a call that gets a NULL tensor returns NULL, and gckpt_plan_new reports what was
- *    recorded. Planning, binding, running, saving and loading report their own error and replace
- *    the last one (of the graph, store, executor and store), so that a budget that is too small
- *    poisons nothing. gckpt_error_text says what, where, and what would have worked.
+ *    Nothing aborts, and no line needs a check of its own. While a graph is built, the first error
+ *    stays on it, calls that get a NULL tensor return NULL, and gckpt_plan_new reports what was
+ *    recorded. Planning, binding, running, saving and loading replace the last error of their
+ *    object (graph, store, executor), so a budget that is too small spoils nothing.
+ *    gckpt_error_text says what, where, and what would have worked.
  *
  * 3. Micro-batches, losses and units
- *    gckpt_step is fed the whole batch; it is run in micro-batches of the graph's rows, the last
+ *    gckpt_step is fed the whole batch and runs it in micro-batches of the graph's rows, the last
  *    one possibly short. A loss is a pair (sum, count): tokens, rows or elements. Gradients are
- *    sums over the whole batch in units of the first loss's count N; they are divided by N once, in
- *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
- *    own count, both counted from the feeds before the first forward. A regulariser (a function of
- *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
- *    step count; report.count and .loss are 0, whatever further losses are (gckpt_forward's loss
- *    has them). With gckpt_exec_desc.skip_nonfinite nothing changes when the gradient's norm is not
- *    finite; the result is GCKPT_SKIPPED. Gradients of inputs and of what is frozen are computed
- *    when picked (gckpt_pick), in units of the sum: divided by report.count they are those of
- *    report.loss. Batch norm's running statistics move once a step, not with each micro-batch; for
- *    another split they have other bits (gckpt_plan_split_exact says so).
+ *    sums over the whole batch, divided once, in the update, by the count N of the first loss
+ *    (never a mean of means). A further loss with a count of its own is weighted by N / own count,
+ *    both counted from the feeds before the first forward. A regulariser (a function of parameters
+ *    only) enters once a step, undivided. When N is 0 nothing changes: weights, moments, step
+ *    count; report.count and .loss are 0 (gckpt_forward still has the further losses). With
+ *    gckpt_exec_desc.skip_nonfinite nothing changes when the norm of the gradient is not finite;
+ *    the result is GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed when
+ *    picked (gckpt_pick), as sums: divided by report.count they are those of report.loss. Batch
+ *    norm's running statistics move once a step; another split of the batch gives them other bits
+ *    (gckpt_plan_split_exact says so).
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -176,36 +172,32 @@
  * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
  *    docs/numerics.md has its rules, clauses a to r: "5l" in comments and texts is clause l there.
  *    Everything is IEEE-754 binary32, round to nearest even, except sums of losses and of the
- *    gradient norm, which are binary64; exp, log, tanh, .. are polynomials of this header's.
- *    Each sum has one order: an element of a product is one chain of fma over k ascending, a sum
- *    within a row has 32 lanes, a sum over rows goes row by row and on from micro-batch to
- *    micro-batch (with desc.leaves by a binary tree over leaves); biases' and gains' are
- *    compensated. So no plan, budget, micro-batch, number of threads or ranks, compiler or
- *    processor changes a bit of weights, losses, norms or state. bf16 plans keep this with rules
- *    of their own; GCKPT_BF16_FAST does for plans, on one kind of device. Dropout and initial
- *    values depend on seed, step and element alone.
- *    The guarantee ends at the program's own arithmetic: compile code that computes inputs with
- *    -ffp-contract=off, or else a compiler fuses its products and sums on one target only.
+ *    gradient norm, which are binary64; exp, log, tanh, .. are polynomials of this header. Each sum
+ *    has one order: an element of a product is one chain of fma over k ascending, a sum within a
+ *    row has 32 lanes, a sum over rows goes on from micro-batch to micro-batch (with desc.leaves,
+ *    by a binary tree over leaves). So no plan, budget, micro-batch, number of threads or ranks,
+ *    compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
+ *    promises this for plans on one kind of device only. The guarantee ends at the program's own
+ *    arithmetic: compile code that computes inputs with -ffp-contract=off, or a compiler fuses its
+ *    products and sums on one target and not on another.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + copies of
  *    parameters (desc.bf16_weights) + step arena. The arena (gradients, activations, op outputs'
  *    aux, workspace) is one block whose size is the greatest offset + unpadded size, and running
- *    touches exactly that. A gradient that is a compensated sum (5e) has a low part of its size
- *    beside it, for the step or the instruction. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
- *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB
- *    without, 3 KiB in firmware (GCKPT_SMALL, pointers of 4 bytes), runtime libraries, and the
- *    caller's feeds.
+ *    touches exactly that. A gradient that is a compensated sum (5e) has a low part of its own
+ *    size, for the step or the instruction. Not included: the tables (gckpt_plan_kind_bytes with
+ *    GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled with optimisation below 64
+ *    KiB a thread with the fast backend, 96 KiB in bf16 plans, 6 KiB without, 3 KiB in firmware
+ *    (GCKPT_SMALL, pointers of 4 bytes)), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
  *    on every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
  *    gckpt_plan_step_work sums it over all micro-batches, recomputation included. A step takes
- *    gckpt_plan_step_work + *update nanoseconds (*update: gckpt_calibrate). A sum over ops cannot
- *    show effects of caches, so gckpt_fit_timed runs the most promising plans and takes the fastest
- *    one. No other choice differs between machines, and the results of this one do not.
- *    docs/time.md has figures.
+ *    gckpt_plan_step_work + *update nanoseconds (*update: gckpt_calibrate). The sum ignores
+ *    processor caches, so gckpt_fit_timed runs the most promising plans and takes the fastest one.
+ *    No other choice differs between machines, and the results of this one do not.
  *
  * 8. Plans as data
  *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read) it is read
@@ -225,13 +217,12 @@
  *                 e = gckpt_exec_new(&small, s, &in_b);
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
- *    Weights go the same way: gckpt_store_c(s, "w", write_to_file, file) prints w.h, the device
- *    says w_bind(s) before gckpt_plan_params. What is frozen stays in flash: the store's block then
- *    takes small_store_bytes - w_flash_bytes. Several plans may share a store, and their executors
- *    an arena (gckpt_exec_desc.arena): one recognises, another one trains the last layer.
- *    Compile the device's file with -ffunction-sections -fdata-sections and link with
- *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes; examples/mcu is such
- *    firmware, with start-up, linker script and a state in flash.
+ *    Weights go the same way: gckpt_store_c(s, "w", write_to_file, file) prints w.h, and the device
+ *    calls w_bind(s) before gckpt_plan_params. Frozen ones stay in flash: the store's block then
+ *    takes small_store_bytes - w_flash_bytes. Plans may share a store, and executors an arena
+ *    (gckpt_exec_desc.arena): one recognises, another one trains the last layer. Compile with
+ *    -ffunction-sections -fdata-sections, link with -Wl,--gc-sections. docs/device.md has the
+ *    sizes, examples/mcu such firmware.
  *
  * 9. Planning
  *    For a budget, a minimum cut says what to keep, and a search improves that schedule until it is
@@ -242,18 +233,17 @@
  *    are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also choose, with the
  *    same bits, between forms of an op (linear_cross_entropy computes its logits once or twice, in
  *    chunks; desc.as_built: they do not), whether ops whose values need no gradient run in bands of
- *    rows, and what is copied to slower memory (desc.offload_bytes). docs/plans.md says exactly
+ *    rows, and what is copied to slower memory (desc.offload_bytes). docs/proof.md says exactly
  *    what is promised, docs/offload.md how copies overlap with computation.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
  *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON,
  *    and for plain C where the compiler has an fma instruction; products of bf16 plans also for AMX
- *    (Linux, gcc 11, clang 12), for which the process requests permission when an executor is made.
- *    An executor takes the widest that the processor has: -march is not needed, but -O2 is
- *    (gckpt_exec_desc.isa forces one kind). For this the header includes itself: under another name
- *    than gradckpt.h, define GRADCKPT_FILE. Threads: desc.threads with -fopenmp, or
- *    gckpt_exec_desc.parallel_for. `make bench` measures this machine.
+ *    (Linux, gcc 11, clang 12). An executor takes the widest that the processor has: -march is not
+ *    needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the header includes itself:
+ *    under another name than gradckpt.h, define GRADCKPT_FILE. Threads: desc.threads with -fopenmp,
+ *    or gckpt_exec_desc.parallel_for.
  *
  * 11. Backends
  *    An executor interprets a plan; a backend (gckpt_backend) is the table of functions that hold
@@ -272,8 +262,7 @@
  *    linear_cross_entropy, positions or slices of rows; otherwise it comes into the arena as
  *    floats. To generate, build the model for a chunk of the prompt and for one token, with keys
  *    and values through gckpt_cache, and give the second executor caches_of the first: logits have
- *    the bits of one call. docs/finetuning.md has the details; examples/model.h, adapters.h and
- *    generate.h do this for GPT-2 and Llama.
+ *    the bits of one call. docs/finetuning.md has details; examples/model.h and generate.h do this.
  *
  * 13. Threads, lifetimes, what is accepted
  *    Threads. There is no global state: objects of different stores can be used at the same time. A
@@ -296,9 +285,8 @@
  *    (gckpt_plan_split_exact), values that are not finite (skip_nonfinite, GCKPT_DEBUG_FINITE). The
  *    last of several settings counts.
  *    Compile time. Keep the implementation in a file of its own (1): it takes gcc 12 some 17 s at
- *    -O2, 4 s at -O0, with NO_FAST 10 s at -O2, on a core of a Zen 5 server. NO_FAST has plain
- *    kernels only, which emulate fma where the compiler's target has no such instruction: it is for
- *    devices and for reading along (an MLP takes 29 times as long, 9 times with -march=native).
+ *    -O2, 4 s at -O0, with NO_FAST 10 s at -O2, on a core of a Zen 5 server. Without an fma
+ *    instruction NO_FAST emulates it (an MLP: 29 times as long).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -308,8 +296,7 @@
  *    and norms have the bits of one process with as many leaves, for any number of ranks, shards
  *    and micro-batches. If a rank fails or is cancelled, the step ends on all ranks, with its text,
  *    before anything changes; if one dies or hangs, the others return E_PEER after
- *    gckpt_ranks.timeout and resume from a checkpoint (gckpt_ranks_save). docs/distributed.md has
- *    the design, bytes and costs.
+ *    gckpt_ranks.timeout and resume from a checkpoint (gckpt_ranks_save). See docs/distributed.md.
  */
 
 #ifndef GRADCKPT_H
@@ -31037,12 +31024,6 @@ typedef struct {
     const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
-/* To be read; a pipe is not waited for. */
-GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path);
-
-/* A gckpt_read_fn of a gckpti_file. */
-GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
-
 /* What a file is to have: what `body` writes of `what`. */
 typedef struct {
     void *object; /* has the errors; NULL: results without a text */
@@ -32682,14 +32663,7 @@ GCKPTI_FN FILE *gckpti_file_open(const char *path)
 #endif
 }
 
-GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path)
-{
-    errno = 0;
-    file->f = gckpti_file_open(path);
-    gckpti_file_try(file, !file->f);
-}
-
-GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size)
+static size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fread(bytes, 1, size, file->f);
@@ -32987,7 +32961,9 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
-    gckpti_file_from(file, path);
+    errno = 0;
+    file->f = gckpti_file_open(path);
+    gckpti_file_try(file, !file->f);
     const int64_t size = gckpti_file_size(file->f);
     gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)

@@ -41,12 +41,6 @@ typedef struct {
     const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
-/* To be read; a pipe is not waited for. */
-GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path);
-
-/* A gckpt_read_fn of a gckpti_file. */
-GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
-
 /* What a file is to have: what `body` writes of `what`. */
 typedef struct {
     void *object; /* has the errors; NULL: results without a text */

@@ -37,14 +37,7 @@ GCKPTI_FN FILE *gckpti_file_open(const char *path)
 #endif
 }
 
-GCKPTI_FN void gckpti_file_from(gckpti_file *file, const char *path)
-{
-    errno = 0;
-    file->f = gckpti_file_open(path);
-    gckpti_file_try(file, !file->f);
-}
-
-GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size)
+static size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fread(bytes, 1, size, file->f);
@@ -342,7 +335,9 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
-    gckpti_file_from(file, path);
+    errno = 0;
+    file->f = gckpti_file_open(path);
+    gckpti_file_try(file, !file->f);
     const int64_t size = gckpti_file_size(file->f);
     gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)
