@@ -602,7 +602,7 @@ static int prepare(void)
         write_frontier(session.out, "");
         while (gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
             i++;
-        fprintf(session.out, "\n%zu bytes: a step has at most 1.5 times the least work\n\n", at.bytes);
+        fprintf(session.out, "\n%zu bytes: at most 1.5 times the least work\n\n", at.bytes);
     }
     if (lm.plan)
         gckpt_plan_print(training, session_write, session.out);
