@@ -502,8 +502,18 @@ cp build/gpt "$work/alone/in/here/gpt"
 check "no header to read" fails_with 1 "data FILE" sh -c "cd $work/alone/in && ./here/gpt"
 check "a tiny budget" fails_with 1 "at least" build/gpt --budget 1000
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr" | head -n 1)
+for mode in memory-poor sqrt; do
+    build/gpt $small --plan --checkpoint $mode --threads 1 > "$work/poor" 2> "$work/stderr"
+    check "--checkpoint $mode: a note if a step has more than 3 times the least work" \
+        test "$(grep -c '^note .* times the least work' "$work/poor")" = "$([ $mode = sqrt ] && echo 0 || echo 1)"
+done
 check "the least budget named is enough" sh -c "build/gpt --steps 2 --eval-every 0 --budget ${least:-0} --json - > $work/least.json"
 check "and is not exceeded" test "$(field "$work/least.json" end bytes_measured)" -le "${least:-0}"
+check "a tiny budget names a second one" fails_with 1 "for at most 1.5 times" build/gpt --micro-batch 4 --budget 1000
+fast=$(sed -n 's/.*, and \([0-9]*\) for at most 1.5 times the least work.*/\1/p' "$work/stderr" | head -n 1)
+build/gpt --micro-batch 4 --steps 0 --eval-every 0 --budget "${fast:-1}" --json - > "$work/fast.json" 2> "$work/stderr"
+check "which costs at most half a step more" test \
+    "$(field "$work/fast.json" plan overhead | awk '{ print $1 <= 0.5 }')" = 1
 check "--save into no folder" fails_with 1 "save" build/gpt $small --steps 2 --save /nonexistent/w
 check "--json into no folder" fails_with 1 "json" build/gpt $small --json /nonexistent/j
 check "standard output closed" fails_with 1 "standard output" sh -c "build/gpt $small --steps 2 >&-"
