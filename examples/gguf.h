@@ -377,8 +377,9 @@ static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
     t->elements = 1;
     for (int i = 0; i < GGUF_AXES; i++) {
         const uint64_t d = i < t->axes ? gguf_number(g, 8) : 1;
-        if (g->error[0] == 0 && (d == 0 || d > (uint64_t)(INT64_MAX / t->elements)))
-            gguf_fail(g, "tensor %s: an axis of %llu, or more than 2^63 elements: damaged",
+        const int64_t so_far = t->elements > 0 ? t->elements : 1; /* 0: no elements, as is legal */
+        if (g->error[0] == 0 && d > (uint64_t)(INT64_MAX / so_far))
+            gguf_fail(g, "tensor %s: an axis of %llu, more than 2^63 elements: damaged",
                       (const char *)g->head + t->name_at, (unsigned long long)d);
         t->d[i] = g->error[0] == 0 ? (int64_t)d : 1;
         t->elements *= t->d[i];

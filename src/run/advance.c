@@ -338,9 +338,7 @@ static void gckpti_run_here(void *context)
 GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
                                           gckpt_result *result)
 {
-    e->on.entered = GCKPTI_RUNS_BACKENDS;
     gckpti_with_team(&e->on.runner, e->on.team, job, context);
-    e->on.entered = 0;
     gckpti_recording_ask(e, 0);
     /* what comes next may be another executor's, in the same arena */
     gckpt_result joined = gckpti_join(e, INT32_MAX, *result);
@@ -356,16 +354,18 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     gckpti_running r = { e, instructions, GCKPT_MORE };
     if (gckpti_claim(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    e->on.entered = 0;
     if (e->step.packs != e->store->packs) {
         gckpt_result result = gckpti_drain(
             e, gckpti_error(e, GCKPT_E_ARG,
                             "step: parameters were packed within it; it is over, begin it anew"));
         if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
+            e->on.entered = 0;
             return result;
         }
     }
     gckpti_recording_ask(e, instructions == INT64_MAX);
-    return gckpti_run_in_team(e, gckpti_run_here, &r, &r.result);
+    gckpti_run_in_team(e, gckpti_run_here, &r, &r.result);
+    e->on.entered = 0;
+    return r.result;
 }
