@@ -30,6 +30,18 @@ fails_with()
     [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
 }
 
+# with_tries: true with TRIES set (make check): all cases are run
+with_tries() { [ -n "$TRIES" ]; }
+
+# in_turn N: true for every N-th call, beginning at one that SEED chooses, so that successive commits run all cases; if
+# with_tries, always
+turns=${SEED:-1}
+in_turn()
+{
+    turns=$((turns + 1))
+    with_tries || [ $((turns % $1)) -eq 0 ]
+}
+
 # wait_for FILE PATTERN: until it is there, a minute at most
 wait_for()
 {
@@ -84,25 +96,3 @@ report()
     echo "$1: $passed passed, $failed failed"
     [ "$failed" -eq 0 ]
 }
-
-if [ "$CT" ]; then
-: > $CT
-ctn() { times | tr 'ms' '  ' | awk 'NR==2{print 60*$1+$2+60*$3+$4}' ; }
-ctlast=0
-check()
-{
-    what=$1
-    shift
-    times > $CT.t; a=$(tr 'ms' '  ' < $CT.t | awk 'NR==2{print 60*$1+$2+60*$3+$4}')
-    if "$@" > "$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL: $what"
-        tail -n 15 "$work/log"
-    fi
-    times > $CT.t; b=$(tr 'ms' '  ' < $CT.t | awk 'NR==2{print 60*$1+$2+60*$3+$4}')
-    echo "$a $b $ctlast $what" | awk '{a=$1;b=$2;c=$3; $1=$2=$3=""; printf "%.2f (before %.2f) %s\n", b-a, a-c, $0}' >> $CT
-    ctlast=$b
-}
-fi

@@ -131,7 +131,7 @@ static void strike(question *q, const char *what)
         place[i].all = place[i].now;
     for (int i = 0; i < places; i++) {
         /* those of schedules stand for all who make room for one */
-        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : check_tries(6);
+        const int some = strstr(place[i].in, "plan/schedule.c") ? 8 : 1 + check_tries(5);
         for (int k = 0, old = 0; k < some && place[i].struck < 3 * some * some / 4 - 1; k++) {
             const long time = 1 + (place[i].all - 1) * k / (some - 1);
             if (!place[i].all || time == old)

@@ -111,6 +111,8 @@ static void test_budgets(void)
     rig_free(NULL, fit, NULL, s);
     int several = 0;
     for (int setting = 0; setting < 3 * 6 + 3 * 6; setting++) {
+        if (!check_share((unsigned)setting, 5))
+            continue;
         const int mode = setting < 18 ? 0 : setting / 6 - 2, part = setting % 6;
         d = (gckpt_plan_desc){ .mode = modes[mode], .update_in_backward = mode ? 0 : setting / 6 };
         d.budget = part == 5 ? 0 : most * (size_t)(part + 1) / 5;
@@ -138,7 +140,7 @@ static void test_budgets(void)
         gckpt_plan_free(fit);
         rig_free(NULL, p, NULL, s);
     }
-    CHECK_MSG(several > 8, "%d", several);
+    CHECK_MSG(several > (check_tries(9) > 1 ? 8 : 0), "%d", several);
 }
 
 /* Much of it weights. */

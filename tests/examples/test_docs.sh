@@ -266,7 +266,7 @@ mkdir "$work/figures"
 ln -s "$PWD"/* "$work/figures"
 rm "$work/figures/README.md"
 sed 's/MB of Shakespeare in 16 MB/MB of Shakespeare in 17 MB/' README.md > "$work/figures/README.md"
-check "figures that do not are named" sh -c "cd $work/figures && ! sh tests/figures.sh > ../figures.txt && grep 'the MB of make shakespeare: 16, 16, 17, 16' ../figures.txt"
+! in_turn 3 || check "figures that do not are named" sh -c "cd $work/figures && ! sh tests/figures.sh > ../figures.txt && grep 'the MB of make shakespeare: 16, 16, 17, 16' ../figures.txt"
 
 for page in docs/*.md; do
     name=${page#docs/}

@@ -60,13 +60,14 @@ for file in examples/digits.c examples/small/*.c examples/small/*.cpp; do
     if [ "$name" = device ]; then # the host prints the plan; the device has an implementation of its own
         compiles "$file" -DHOST
         check "the host prints the plan" sh -c "$work/device > $work/device_plan.h"
-        check "device.c compiles for the device" $CC -std=c99 -O0 $warnings -I. "-I$work" "$file" -o "$work/device"
+        check "device.c compiles for the device" $CC -std=c99 -O0 $warnings -Wno-unused-function \
+            -DGCKPT_STATIC -I. "-I$work" "$file" -o "$work/device"
     elif [ "${file%.cpp}" != "$file" ] && [ "$CXX" = none ]; then
         continue
     else
         compiles "$file"
     fi
-    run "$name"
+    [ "$name" != gru ] && ! in_turn 2 || run "$name"
 done
 check "gru: two budgets, the same weights" sh -c "[ \$(sed 's/.*weights //' $work/gru.out | sort -u | wc -l) = 1 ]"
 

@@ -251,7 +251,7 @@ static void test_names(void)
 
 int main(int argc, char **argv)
 {
-    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
+    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
     const int graphs = argc > 2 ? atoi(argv[2]) : check_tries(30);
     test_names();
     test_table();

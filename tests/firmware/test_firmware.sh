@@ -4,11 +4,12 @@
 # the plan made at run time. tests/firmware/ has host and device.
 #
 # LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o). A table needs the
-# implementation in its file, so each program below compiles that. WIDE=1 (make check-all): all languages with all
-# macros, nothing static, and the fast kernels left in; else each of these once, and what was compiled before in
-# another way is compiled as what one file uses of it (GCKPT_STATIC).
+# implementation in its file, so each program below compiles that, by default as the functions that its file uses
+# (GCKPT_STATIC). WHOLE=1 (make check): all programs; without it one of each kind. WIDE=1 (make check-all): all languages
+# with all macros, nothing static, and the fast kernels left in.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
+WHOLE=${WHOLE:-$TRIES}
 work=build/firmware
 . tests/checks.sh
 warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
@@ -81,9 +82,10 @@ if [ -n "$WIDE" ]; then
     device "$c" "$work/device_fast" -DFAST
 fi
 [ -z "$WIDE$WHOLE" ] || device "$c" "$work/device"
-device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
+[ -z "$WIDE$WHOLE" ] || device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
+whole() { [ -n "$WIDE$WHOLE" ]; }
 # Tables of other plans, wrong ones, and two of one graph, all in one program.
 check "host prints another form" sh -c "$work/host c chosen auto > $work/chosen.h && grep -q ' 1, .. form ..' $work/chosen.h"
 check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
@@ -92,22 +94,26 @@ check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leav
 check "and prints that plan" sh -c "$work/host c leaves leaves > $work/leaves.h"
 check "and others of its graph" sh -c "$work/host c twice1 > $work/twice1.h && $work/host c twice2 > $work/twice2.h"
 "$work/host" c wrong | sed 's/gckpti_op_rmsnorm/gckpti_op_layernorm/' > "$work/wrong.h"
-check "device compiles them" $CC -std=c99 $warnings $include $one -UTABLE tests/firmware/tables.c -o "$work/tables"
-check "another form trains to the same bits" sh -c "$work/tables chosen | cmp - $work/want"
-check "weights in flash do" sh -c "$work/tables packed | cmp - $work/want_packed"
-check "leaves do" sh -c "$work/tables leaves | cmp - $work/want_leaves"
-check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/tables" small
-check "a changed table is refused" fails_saying "hash" "$work/tables" wrong
-check "two tables of one graph" "$work/tables" two
+if whole; then
+    check "device compiles them" $CC -std=c99 $warnings $include $one -UTABLE tests/firmware/tables.c -o "$work/tables"
+    check "another form trains to the same bits" sh -c "$work/tables chosen | cmp - $work/want"
+    check "weights in flash do" sh -c "$work/tables packed | cmp - $work/want_packed"
+    check "leaves do" sh -c "$work/tables leaves | cmp - $work/want_leaves"
+    check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/tables" small
+    check "a changed table is refused" fails_saying "hash" "$work/tables" wrong
+    check "two tables of one graph" "$work/tables" two
+fi
 check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="leaves.h"' -DPLAN=leaves -fsyntax-only tests/firmware/device.c
 
 # Weights in flash that are read where they are.
 check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/stored.c -o "$work/stored"
 check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
-check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
-    $(without "$work/stored.h") tests/firmware/stored.c -o "$work/device_stored"
-check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
+if whole; then
+    check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
+        $(without "$work/stored.h") tests/firmware/stored.c -o "$work/device_stored"
+    check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
+fi
 
 # A store's parameters printed as C, of every storage: all bits of them, in C and C++, with nothing packed in a build without.
 for set in ALL FLOATS; do
@@ -116,17 +122,18 @@ for set in ALL FLOATS; do
     (cat "$work/want_weights_$set" && echo again && cat "$work/want_weights_$set") > "$work/want_weights"
     for language in "$c" ${WIDE:+"$cxx"}; do
         [ $set = ALL ] && without= || without="-DGCKPT_NO_PACK -DGCKPT_SMALL"
-        check "are compiled: $language $without" $language -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE \
+        whole || [ $set = FLOATS ] || continue
+        check "are compiled: $language $without" $language -O0 $warnings $one -Wno-unused-function -I. -I$work -DDEVICE \
             "-DTABLE=\"weights_$set.h\"" $without tests/firmware/weights.c -o "$work/device_weights"
         check "and bound, every bit" sh -c "$work/device_weights | diff - $work/want_weights"
     done
 done
-check "with GCKPT_NO_PACK packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_PACK" \
+! whole || check "with GCKPT_NO_PACK packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_PACK" \
     $CC -std=c99 -I. -I$work -DDEVICE -DGCKPT_NO_PACK '-DTABLE="weights_ALL.h"' -fsyntax-only tests/firmware/weights.c
-check "weights are C++11, too" $cxx $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="weights_ALL.h"' -fsyntax-only \
+! whole || check "weights are C++11, too" $cxx $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="weights_ALL.h"' -fsyntax-only \
     tests/firmware/weights.c
 sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/weights_ALL.h" > "$work/old_weights.h"
-check "weights of another version are refused" fails_saying "print them again" $CC -std=c99 -I. -I$work -DDEVICE \
+! whole || check "weights of another version are refused" fails_saying "print them again" $CC -std=c99 -I. -I$work -DDEVICE \
     '-DTABLE="old_weights.h"' -fsyntax-only tests/firmware/weights.c
 
 # A table or file that needs a part which this build leaves out.
@@ -167,10 +174,12 @@ fi
 # Three ops link three ops.
 check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
 check "is printed" sh -c "$work/host0 > $work/small0.h"
-check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' $(without "$work/small0.h") \
-    tests/firmware/flash.c -o "$work/device0"
-check "trains in its blocks" "$work/device0"
-if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+if whole; then
+    check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
+        $(without "$work/small0.h") tests/firmware/flash.c -o "$work/device0"
+    check "trains in its blocks" "$work/device0"
+fi
+if whole && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     nm "$work/device0" | sed -n 's/.* gckpti_op_//p' | sort > "$work/rows0"
     printf '%s\n' linear mean_squared_error relu > "$work/want_rows0"
     check "links three" diff "$work/want_rows0" "$work/rows0"
@@ -203,17 +212,19 @@ trains='backward|slope|gradient|update|draw_|philox|normal|clip|finite|squares|a
 check "an autoencoder" $LINKED -std=c99 -O1 $warnings -I. -DSET=6 tests/firmware/flash.c -o "$work/host6"
 check "is printed" sh -c "$work/host6 > $work/small6.h"
 check "and needs no training" grep -q 'It runs with GCKPT_NO_TRAINING,' "$work/small6.h"
-check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=6 \
-    '-DTABLE="small6.h"' $(without "$work/small6.h") tests/firmware/flash.c -o "$work/device6"
-check "gives its row back" "$work/device6"
-if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+if whole; then
+    check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=6 \
+        '-DTABLE="small6.h"' $(without "$work/small6.h") tests/firmware/flash.c -o "$work/device6"
+    check "gives its row back" "$work/device6"
+fi
+if whole && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "links nothing that trains" sh -c "nm $work/device6 > $work/symbols6 &&
         ! grep -E ' [TtRr] gckpti_[a-z0-9_]*($trains)' $work/symbols6"
 fi
 
 # What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
 # Limits that need a reason to grow.
-if bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
+if whole && bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
     echo "transformer: bytes of code and of constants: $bytes"
     check "a transformer takes at most 22700 bytes of code and 5600 of constants" \
         awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22700 && n[2] <= 5600) }"
@@ -238,9 +249,11 @@ check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
 check "a model that generates" $LINKED -std=c99 -O0 $warnings tests/firmware/talk.c -o "$work/talk"
 check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
 check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
-check "is compiled without training" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' $(without "$work/talk.h") \
-    tests/firmware/talk.c -o "$work/talk_device"
-check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+if whole; then
+    check "is compiled without training" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' \
+        $(without "$work/talk.h") tests/firmware/talk.c -o "$work/talk_device"
+    check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+fi
 for part in PICKS CACHES; do
     check "not without what it needs" fails_saying "compile without GCKPT_NO_$part" $CC -std=c99 -I. -I$work '-DTABLE="talk.h"' \
         -DGCKPT_NO_$part -fsyntax-only tests/firmware/talk.c

@@ -1,5 +1,5 @@
 /* test_losses.c - what the losses with weights promise beside right numbers (test_ops, test_golden,
- * test_contract have those): weights of 1 and a smoothing of 0 change no bit, a weight of 0 leaves
+ * tests/contract have those): weights of 1 and a smoothing of 0 change no bit, a weight of 0 leaves
  * out whatever is there, counts are those without weights, bf16 plans round as they say, and what
  * does not fit is refused with the shapes. */
 #include "num/num.h"

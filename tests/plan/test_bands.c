@@ -615,7 +615,7 @@ int main(int argc, char **argv)
         images[i] = ((float)below(2001) - 1000.0f) / 700.0f;
     for (int i = 0; i < BATCH; i++)
         labels[i] = (int32_t)below(3);
-    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
+    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed(), tries = argc > 1 ? 1 : (unsigned)check_tries(3000);
     for (unsigned seed = first; seed < first + tries; seed++)
         same_bits(seed);
     test_made();

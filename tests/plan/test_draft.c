@@ -280,7 +280,7 @@ static void test_missing_effect(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(6);
     for (unsigned seed = first; seed < first + graphs; seed++)
         for (int how = 0; how < WAYS + SETUPS; how++)

@@ -499,6 +499,8 @@ static void beside(void)
     want = p ? train(p, NULL, 0, 0) : 0;
     rig_free(NULL, p, net.g, net.s);
     for (int k = 0; k < 24; k++) {
+        if (!check_share((unsigned)k, 5))
+            continue;
         d = gpt_desc;
         d.offload_beside = k % 6 != 5;
         d.offload_work >>= k % 4 * 2;
@@ -1481,7 +1483,7 @@ static void waits(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
+    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
     int scale = argc > 2 ? atoi(argv[2]) : check_tries(30); /* percent */
     for (int i = 0; i < VALUES; i++) {
         data[i] = (float)below(1000) / 500 - 1;

@@ -221,7 +221,7 @@ static void test_caches(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(5);
     test_again();
     test_caches();

@@ -373,6 +373,8 @@ static void test_budgets(void)
             gckpt_plan_free(p);
             d.as_built = 0;
             for (int i = 0; i <= 4; i++) {
+                if (i < 4 && !check_share((unsigned)(shard * 10 + own * 5 + i), 3))
+                    continue;
                 d.budget = least + (most - least) * (size_t)i / 4;
                 p = plan(&d);
                 CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) >= work);
@@ -382,7 +384,7 @@ static void test_budgets(void)
             }
             CHECK(least < most);
         }
-    CHECK_MSG(moved > 3, "%d of 10 plans with gathers ahead", moved);
+    CHECK_MSG(moved > (check_tries(9) > 1 ? 3 : 0), "%d of 10 plans with gathers ahead", moved);
     close_model();
 }
 

@@ -76,6 +76,8 @@ int main(void)
         }
         for (int ranks = 2; ranks <= DEVICES; ranks *= 2)
             for (int shard = ranks == 2; shard <= GCKPT_SHARD_VALUES; shard += 2, n++) {
+                if (!check_share((unsigned)n, 3))
+                    continue;
                 s.ranks = features[k] == FAST ? 4 : ranks;
                 s.shard = (gckpt_shard)(features[k] == FAST ? 0 : shard);
                 s.rows = features[k] == FAST ? 2 : 1 + n % 2;

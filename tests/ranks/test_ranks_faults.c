@@ -58,7 +58,7 @@ static void test_calls(int wide)
         for (int how = 0; how <= RANKS_VANISHES; how++)
             for (int call = 0; call <= RANKS_DONE; call++, n++) {
                 setting s = base;
-                long at = 1 + n % 5, stride = wide ? 1 : 53;
+                long at = 1 + n % 5, stride = wide ? 1 : check_tries(9) > 1 ? 53 : 101;
                 s.shard = (gckpt_shard)shard;
                 s.feed = n % 3 ? WHOLE : PIECES;
                 s.blocking = call == RANKS_EXCHANGE && n % 4 == 2;

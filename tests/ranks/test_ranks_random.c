@@ -200,7 +200,7 @@ int main(int argc, char **argv)
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
                                         GCKPT_SEGMENTS, GCKPT_AUTO };
     static trial one, t;
-    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1,
+    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed(),
              count = argc > 2 ? (unsigned)atoi(argv[2]) : (unsigned)check_tries(8);
     for (unsigned seed = first; seed < first + count; seed++) {
         random_state = seed;

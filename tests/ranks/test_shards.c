@@ -284,6 +284,8 @@ static void test_held(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 2; ranks <= 8; ranks *= 2)
             for (int rank = 0; rank < ranks; rank++) {
+                if (!check_share((unsigned)(3 * shard + ranks / 2 + rank), 5))
+                    continue;
                 gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
                 size_t bytes = 0;
                 for (int i = 0; i < MODEL; i++) {
@@ -448,7 +450,7 @@ static void test_whole_file(void)
         CHECK(holds(one, 2) && gckpt_store_write(one, file_write, &f) == GCKPT_OK);
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
             for (int rank = 0; rank < 4; rank++)
-                for (int made = 0; made < 2; made++) {
+                for (int made = 0; made < 2 && check_share((unsigned)(4 * shard + rank), 3); made++) {
                     gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, from && rank > 1);
                     if (made)
                         fill(s, 1);
@@ -584,10 +586,13 @@ static void test_any_number(void)
 {
     gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
     file whole = { 0 }, again = { 0 };
-    unsigned salt = 10;
+    unsigned salt = 10, saves = 1; /* of all: the number in the names of the last one */
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
-            salt++;
+            salt++; /* from 11 to 26; the last one is loaded once more below */
+            if (!check_share(salt, 3) && salt < 26)
+                continue;
+            saves++;
             CHECK(save_by(ranks, (gckpt_shard)shard, salt) == GCKPT_OK && files() == ranks + 1);
             for (int by = 2; by <= 8; by *= 2) {
                 gckpt_shard as = (gckpt_shard)((shard + by) % 4);
@@ -607,7 +612,9 @@ static void test_any_number(void)
     struct stat like;
     CHECK(!chmod(path, 0640) && save_by(2, GCKPT_SHARD_NONE, salt) == GCKPT_OK);
     CHECK(!stat(path, &like) && (like.st_mode & 0777) == 0640);
-    CHECK(!stat("shards/ckpt.17-1.safetensors", &like) && (like.st_mode & 0777) == 0640);
+    char name[48];
+    snprintf(name, sizeof name, "shards/ckpt.%u-1.safetensors", saves);
+    CHECK(!stat(name, &like) && (like.st_mode & 0777) == 0640);
     CHECK_MSG(gckpt_ranks_load(empty, path) == GCKPT_OK, "%s", gckpt_error_text(empty));
     again.size = 0;
     CHECK(gckpt_store_write(empty, file_write, &again) == GCKPT_OK &&

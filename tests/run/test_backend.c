@@ -846,7 +846,7 @@ static void test_pages(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(4);
     int widest = GCKPT_ISA_COUNT - 1;
     while (!gckpt_isa_available((gckpt_isa)widest))

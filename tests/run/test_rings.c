@@ -228,7 +228,7 @@ static void limits(void)
 
 int main(int argc, char **argv)
 {
-    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
+    const unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : check_seed();
     const int tries = argc > 2 ? atoi(argv[2]) : check_tries(45);
     for (int i = 0; i < tries; i++)
         try_model(first + (unsigned)i);

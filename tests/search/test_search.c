@@ -227,7 +227,7 @@ static void check_promises(unsigned seed, int n)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     int scale = argc > 2 ? atoi(argv[2]) : check_tries(40);
     score t = { 0, 0, 0, 0, 0, 0 };
     for (unsigned i = 0; i < 15u * (unsigned)scale; i++) {
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
     }
     for (unsigned i = 0; i < ((unsigned)scale + 39) / 40; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 5;
-        int n = between(20, 150), most = between(2, 40);
+        int n = between(20, scale < 10 ? 60 : 150), most = between(2, 40);
         const unsigned skips = chance(50) ? 30 : 5;
         build(n, skips, most, 1);
         for (int k = 0, pins = chance(50); k < n && pins; k++)

@@ -1189,7 +1189,7 @@ static void test_finite(void)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(12), skipped = 0;
     test_f16();
     test_reading();

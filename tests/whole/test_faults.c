@@ -601,7 +601,8 @@ enum { HARMLESS, HARMS, TRUSTED }; /* of what is trusted, other bits may come, a
 /* This fault at each call, in each of its ways: how many struck. */
 static void strike_all(kind k, const char *floor, const char *what, int ways, int harms)
 {
-    const long part = check_tries(9) < 9 ? 61 : 7, stride = k == CALIBRATE ? part : k == PROFILE ? 7 : 1;
+    const long part = check_tries(9) < 9 ? 61 : 7, of = check_tries(9) > 1 ? 1 : 3;
+    const long stride = k == CALIBRATE ? part : k == PROFILE ? 7 : of;
 
     const gckpt_backend *backend = k >= BACKEND_GET ? &odd_backend : NULL;
     const int fitted = k == BUILD || k == MEASURE || k == COSTS, before = open_files();

@@ -285,7 +285,7 @@ static void test_graph(unsigned seed)
 
 int main(int argc, char **argv)
 {
-    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(32);
     net_wants = NET_MIXING | NET_ALONE;
     for (unsigned i = 0; i < count; i++)
