@@ -383,7 +383,7 @@ void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to,
 
 /* >>device/memory */
 /* ---- memory ---- */
-thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
+thread_local char no_room[TEXT + 2]; /* why the thread's last `get` found none */
 
 /* Its alignment: 256 bytes at least. */
 void *get(void *context, size_t bytes, size_t)
