@@ -70,7 +70,7 @@ all: examples
 help:
 	@echo 'make run       compile for some 40 s, train a small GPT on the text of gradckpt.h for about a minute, sample it'
 	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 8 minutes on 2 cores, and sample it'
-	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 4 minutes on 2 cores'
+	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 3 minutes on 2 cores'
 	@echo 'make check     the wide test, one of each kind: compilers, options, sanitizers, machines, macros, symbols'
 	@echo 'make check-all  and the rest of each kind: before a release'
 	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'

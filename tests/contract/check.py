@@ -473,6 +473,42 @@ def left_out(seed):
     return ["left out, %d: %s" % (kind, wrong[0])] if wrong else []
 
 
+def large(seed):
+    """More classes than a chunk (1024), with a tied embedding; more keys than two tiles (64), which are the values, too;
+    8 leaves with desc.batch of 9 rows; scores of -inf."""
+    r = np.random.default_rng([seed, 5])
+    kind = seed % 4
+    rows, batch, classes, c, t = (2, 9, 40, 8, 3) if kind == 2 else (2, 3, 1030, 8, 3)
+    n = Net(rows, batch)
+    n.precision, n.picks, n.optimiser, n.leaves = seed // 4 % 2, 7, seed % 3, 8 if kind == 2 else 1
+    n.mode = int(r.choice([1, 2, 4]))
+
+    def normal(*shape):
+        return r.standard_normal(shape).astype(F)
+    table = n.param(normal(classes, c) * F(0.7))
+    targets = n.input(r.integers(-1, classes, (batch, t)).astype(np.int32))
+    if kind == 1:
+        x, z, w = n.input(normal(batch, t, c)), n.input(normal(batch, 150, c)), n.param(normal(c, c))
+        q, k = n.op("linear", [x, w, -1]), n.op("linear_transposed", [z, w, -1])
+        x = n.op("add", [n.op("attention", [q, k, k, -1], heads, 0, heads % 2, 0, F(0), F(0)) for heads in (1, 2)])
+    elif kind == 3:
+        x, w = n.input(normal(batch, t, c)), n.param(normal(c, c))
+        mask = np.where(r.random((batch, t, t)) < 0.5, F(-np.inf), F(0))
+        mask[0, 0] = F(-np.inf)
+        x = n.op("linear", [x, w, -1])
+        s = n.op("softmax", [n.op("add", [n.op("matmul_transposed", [x, x]), n.input(mask.astype(F))])])
+        x = n.op("matmul", [s, x])
+    else:
+        x = n.op("embed", [table, n.input(r.integers(0, classes, (batch, t)).astype(np.int32))])
+    n.term(n.op("linear_cross_entropy", [x, table, targets]))
+    y = n.op("linear_transposed", [x, table, -1])
+    n.term(n.op("cross_entropy", [y, targets]), F(0.5))
+    n.term(n.op("cross_entropy_with", [y, targets, -1], F(0.125)), F(0.25))
+    told = Told(K.program.talk(n.script(2)))
+    wrong = told.errors or compare(n, told, 2)
+    return ["large, %d: %s" % (kind, wrong[0])] if wrong else []
+
+
 def main():
     args = [a for a in sys.argv[1:] if a[0] != "-"]
     flags = "".join(a for a in sys.argv[1:] if a[0] == "-")
@@ -522,13 +558,14 @@ def main():
         if seed % 8 == 0:
             apart += 1
             wrong = cached(seed // 8) + initial(seed) + left_out(seed // 8)
+            wrong += large(seed // 24) if seed % 24 == 0 else []
             differ += bool(wrong)
             print("\n".join("net %d, %s" % (seed, w) for w in wrong[:1])) if wrong else None
     program.close()
     if "v" in flags:
         print(" ".join("%s:%d" % k for k in sorted(met.items())))
     print("contract: %d nets, %d agree bit for bit, %d of them in bf16, %d differ, %d refused, %d train nothing; "
-          "%d builders, %d values; %d times caches, initial values, packed ones, what is left out; %.0f s" %
+          "%d builders, %d values; %d times caches, initial values, packed ones, what is left out, large sizes; %.0f s" %
           (count, agree, halves, differ, refused, idle, len(met), bits, apart, time.time() - began))
     return 1 if differ or refused else 0
 

@@ -258,8 +258,9 @@ class Softmax:
     def forward(c):
         x = c.x[0]
         m = x.max(-1, keepdims=True)
-        e = exp(x - m)
-        return e / row_sum(e)[..., None]
+        e = exp(x - np.where(m == -np.inf, F(0), m))
+        s = row_sum(e)[..., None]
+        return e / np.where(s == 0, F(1), s)
 
     def backward(c, g):
         return [Product(c.y, g - row_dot(g, c.y)[..., None])]
