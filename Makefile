@@ -497,17 +497,17 @@ build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard exampl
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # By mpicc.
 MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
-build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
-	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
-	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/gradckpt.o
+build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/rooms.a
+	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/rooms.a $(BLAS_LIBS)
+build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/rooms.a
+	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/rooms.a $(BLAS_LIBS)
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/rooms.a
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
-	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+	$(MPI_COMPILE) -o $@ $< build/rooms.a $(BLAS_LIBS)
 build/limited: tests/bench/limited.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
 	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm
 build/scaling: tests/bench/scaling.c
-	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+	$(MPI_COMPILE) -o $@ $< build/rooms.a $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
