@@ -19,8 +19,7 @@
  * safetensors files, its own and others'; token by token with a key/value cache; runs in memory
  * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
  * processes over an engine of yours (MPI, NCCL), sharded or not, to the same bits.
- * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python code
- * (examples/gpt2.h and llama.h build models); promise speed on processors without vector units.
+ * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python models.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1378
@@ -45,7 +44,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3245
  *                 bound, prove, search, squeeze, polish, stages, chain, ladder, hide, choose,
  *                 open
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1783
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1785
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5417
  *                 call, backend, memory, exchange, crew, rounds, caches, open, host, feeds,
@@ -282,8 +281,7 @@
  *    that does not exist is refused by name, and nothing changes. In a desc 0 means the default.
  *    Legal but unusual requests are honoured: a learning rate of 0 (moments move), parameters and
  *    inputs that no loss reads, fewer rows than desc.batch, a batch that splits with other bits
- *    (gckpt_plan_split_exact), values that are not finite (skip_nonfinite, GCKPT_DEBUG_FINITE). The
- *    last of several settings counts.
+ *    (gckpt_plan_split_exact), values that are not finite (skip_nonfinite, GCKPT_DEBUG_FINITE).
  *    Compile time. Keep the implementation in a file of its own (1): it takes gcc 12 some 17 s at
  *    -O2, 4 s at -O0, with NO_FAST 10 s at -O2, on a core of a Zen 5 server. Without an fma
  *    instruction NO_FAST emulates it (an MLP: 29 times as long).
@@ -23779,6 +23777,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 own = p->best.arena;
+                if (p->inference && p->best.work <= first->most_work && own < first->fast)
+                    first->fast = own; /* among variants: nothing is searched */
             }
             if (gckpti_too_large(p, *result)) { /* this machine cannot address its bytes */
                 own = SIZE_MAX;

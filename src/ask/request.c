@@ -68,6 +68,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             } else {
                 *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
                 own = p->best.arena;
+                if (p->inference && p->best.work <= first->most_work && own < first->fast)
+                    first->fast = own; /* among variants: nothing is searched */
             }
             if (gckpti_too_large(p, *result)) { /* this machine cannot address its bytes */
                 own = SIZE_MAX;
