@@ -120,7 +120,7 @@ static void test_against_brute_force(void)
     const uint64_t hash = train(store, whole, &m);
     rig_free(NULL, whole, graph, store);
     for (int setting = 0; setting < 4 * 3 * 2; setting++) {
-        if (!wide && !check_share((unsigned)setting, 5))
+        if (!wide && !check_share((unsigned)setting, 7))
             continue;
         const int budgets = (setting < 6 ? 3 : 6) * (1 + wide);       /* searching takes longer than the fixed modes   */
         m = plain();

@@ -1,7 +1,7 @@
 /* test_kernels.c - every fast kernel of every instruction set this machine has, against the plain op
  * that defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
  *
- *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 15, or 50 with TRIES;
+ *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases: 10, or 50 with TRIES;
  *                                                              of the random ones check_tries(50)
  *
  * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 links, 1024 classes, 256 rows.
@@ -585,7 +585,7 @@ static void test_attention(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int causal = 0; causal < 2; causal++)
             for (int twice = 0; twice < times(2); twice++)
-                if (in_turn(3))
+                if (in_turn(5))
                     attention(twice ? 1 : 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], causal,
                           twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t i = 0, end = share(110); i < end; i++) {
@@ -789,7 +789,7 @@ static void test_generation(void)
     static const int8_t few[] = { 1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 70 };
     for (size_t i = 0; i < sizeof few && wanted_op("attention"); i++)
         for (int mixed = 0; mixed < 2; mixed++) {
-            if (!in_turn(3))
+            if (!in_turn(5))
                 continue;
             generation(i ? 200 : 130, few[i], i % 3 ? pick(1, 20) : pick(30, 100), (int)pick(1, 2),
                        1, 0, mixed ? GCKPT_BF16 : GCKPT_FP32);
@@ -907,7 +907,7 @@ static void test_rows(void)
                                         { 500, 3 }, { 2, 4097 }, { 130, 129 } };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(2); twice++)
-            if (in_turn(2))
+            if (in_turn(3))
                 row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t n = 1, end = lengths(100); n <= end; n++)
         row_ops(pick(1, 9), n, (int)(n % STYLES));
@@ -943,7 +943,7 @@ static void test_pairs(void)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
             for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
-                if (in_turn(3))
+                if (in_turn(5))
                     pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
             for (int64_t k = 0, end = share(20); k < end; k++)
                 pair_op(ops[i], pick(1, 9), pick(1, 40), layout, (int)(k % STYLES));
@@ -1141,7 +1141,7 @@ static void test_sequences(void)
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int kind = 0; kind < 8; kind++)
-            if (in_turn(3))
+            if (in_turn(5))
                 recurrent(sizes[i][0], sizes[i][1], sizes[i][2], kind, NORMAL);
     for (int64_t i = 0, end = share(60); i < end; i++)
         recurrent(pick(1, 9), pick(1, 6), pick(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
@@ -1272,7 +1272,7 @@ static void test_weighted(void)
         int least = ops[k] == &gckpti_op_mean_squared_error_with;
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
             for (int axes = least; axes < 4; axes++)
-                if (in_turn(3))
+                if (in_turn(5))
                     weighted(ops[k], sizes[i][0], sizes[i][1], sizes[i][2], axes,
                          i % 2 ? NORMAL : (int)pick(0, STYLES - 1));
         for (int64_t i = 0, end = share(60); i < end; i++)
@@ -1654,7 +1654,7 @@ int main(int argc, char **argv)
                   { "between", test_between },
                   { "convolutions", test_convolutions },
                   { "images", test_images } };
-    percent = check_tries(9) > 1 ? 50 : 15;
+    percent = check_tries(9) > 1 ? 50 : 10;
     tries = check_tries(50);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)

@@ -2086,7 +2086,7 @@ static void test_bits(const test_case *c)
                 compare(c, v, &want, &got);
             free(got.gradients);
         }
-    if (want.gradients)
+    if (want.gradients && check_share(sweep++, 3))
         test_each_isa(c, &want);
     for (int seed = 5; seed < 5 + RANDOM_SCHEDULES && want.gradients; seed++) {
         if (!check_share(sweep++, 7))
@@ -2128,7 +2128,7 @@ static void test_fixed(const test_case *c)
     net_free(&n);
     for (unsigned fixed = 1; bearers <= 4 && fixed + 1 < 1u << bearers; fixed++) {
         outcome want, got;
-        if (!check_share(sweep++, 5))
+        if (!check_share(sweep++, 9))
             continue;
         test_reference(c, fixed);
         if (train(c, &baseline, fixed, &want))

@@ -260,7 +260,7 @@ int main(int argc, char **argv)
         against_groups(first + i, n + 1, 8);
         made_free();
     }
-    for (unsigned i = 0; i < ((unsigned)scale + 39) / 40; i++) {
+    for (unsigned i = 0; i < ((unsigned)scale + 39) / 40 && check_share(0, 2); i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 5;
         int n = between(20, scale < 10 ? 60 : 150), most = between(2, 40);
         const unsigned skips = chance(50) ? 30 : 5;
