@@ -283,6 +283,7 @@ for setting in "--tie 1 --dropout 0" "--tie 0 --dropout 0" "--tie 1 --dropout 0.
     hash=
     for mode in store-all memory-poor segments sqrt; do
         for micro in 1 2 3 4 8; do
+            in_turn 3 || continue
             run="$setting --checkpoint $mode --micro-batch $micro"
             build/gpt $small $run --steps 6 --eval-every 0 --json - > "$work/h.json" 2> "$work/stderr"
             h=$(field "$work/h.json" end weights_hash)
