@@ -376,7 +376,7 @@ run_check()
         for test in $some; do
             tests="$tests $(test_of "${test%%:*}")"
         done
-        for test in $([ "$1" = faults-wide ] || grep -l check_tries tests/*/test_*.c); do
+        for test in $([ "$1" = faults-wide ] || grep -lE 'check_(tries|share)' tests/*/test_*.c); do
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
         done
         export TRIES=$([ "$CHECK_ALL" ] && echo all || echo third)
@@ -598,6 +598,13 @@ END
         need python3
         python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
         plain_object && sh tests/contract/contract.sh "$object" 200 ;;
+    scripts)                # tests that are scripts: every case, of which make test has a part
+        need make
+        MAKEFLAGS= make -s build/rooms.o examples || return 1
+        for script in house/test_house examples/test_small examples/test_course examples/test_docs examples/test_programs; do
+            TRIES=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/rooms.o -fopenmp" \
+                sh tests/$script.sh || return 1
+        done ;;
     power-cut | power-cut-fat | power-cut-wide)     # blocks of real file systems; root
         tries=30
         fs=ext4
@@ -759,26 +766,30 @@ END
             gcc -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
                 -o $B/$1-t.o && g++ $B/$1-t.o $B/$1.o "$rooms" -o $B/$1-t -lm -pthread && $B/$1-t || return 1
         done ;;
-    cuda-asan | cuda-asan-wide) # the latter: all of its tests
+    cuda-asan | cuda-asan-wide) # a part of its tests, by the commit; the latter: all of them, and undefined behaviour
         need g++ make
         skip_unless_changed $cuda
         can g++ -fsanitize=address,undefined || skip "no sanitizers"
-        a="-fsanitize=address,undefined $(grep -qsw fma /proc/cpuinfo && echo -mfma)"
+        a="-fsanitize=address $(grep -qsw fma /proc/cpuinfo && echo -mfma)"
+        some="test_cuda $(one_of cuda_elementwise cuda_golden cuda_images cuda_products cuda_rows)"
+        if [ "$1" = cuda-asan-wide ]; then
+            a="$a -fsanitize=undefined"
+            some=$(cuda_tests "")
+        fi
         g++ -std=c++17 -O1 -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
             -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
         rooms asan-ubsan-gcc gcc $asan || return 1
-        for test in $(cuda_tests ""); do
-            case $1$test in cuda-asancuda_fast | cuda-asancuda_methods) continue ;; esac
+        for test in $some; do
             echo "== $test"
-            gcc -std=gnu99 -O1 $a -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
+            gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
                 -o $B/$1-t.o &&
-                g++ $a $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o "$B/$1-$test" &&
+                g++ $a -fsanitize=undefined $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o "$B/$1-$test" &&
                 ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
         done
         [ "$1" = cuda-asan-wide ] || return 0
         g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_engine.cpp \
             -o $B/$1-e.o &&
-            gcc -std=gnu99 -O1 $a -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
+            gcc $asan -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -c tests/cuda/nccl_ranks.c -o $B/$1-t.o &&
             g++ $a $B/$1-t.o $B/$1-e.o $B/$1.o "$rooms" -lm -lpthread -o $B/$1-nccl &&
             ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_LAZY=1 $B/$1-nccl ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
@@ -866,7 +877,7 @@ kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 wide-port-mingw wide-port-musl wide-port-wasm wide-port-tcc
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
-cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
+scripts cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
 
 if [ "$1" = list ]; then
     echo "$all
