@@ -127,7 +127,11 @@ help:
 
 examples: $(EXAMPLES)
 
-run: build/gpt
+# Make again, with a job for each processor.
+PARALLEL = MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' WARNINGS='$(WARNINGS)' \
+    OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)'
+run:
+	@$(PARALLEL) build/gpt
 	@echo 'training for about a minute'
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
@@ -139,7 +143,8 @@ run: build/gpt
 
 # Validation loss 1.65 or lower within 10 minutes on 2 cores, in 16 MB (docs/learning.md); the text is
 # in the public domain. It goes on where it was interrupted with: build/gpt --resume build/shakespeare.safetensors
-shakespeare: build/gpt
+shakespeare:
+	@$(PARALLEL) build/gpt
 	build/gpt --data examples/shakespeare.txt --layers 4 --heads 4 --dim 128 --context 128 --batch 16 \
 	    --micro-batch auto --budget 16MB --steps 3000 --lr 3e-3 --min-lr 1e-4 --dropout 0.05 --eval-every 500 \
 	    --save build/shakespeare.safetensors --sample 500 --prompt 'ROMEO:'
@@ -151,9 +156,7 @@ export SEED
 # then the sum.
 test:
 	@rm -f $(LOGS)
-	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)' SEED='$(SEED)' \
-	    $(LOGS) || true
+	@$(PARALLEL) -k SEED='$(SEED)' $(LOGS) || true
 	@sh tests/run.sh sum $(LOGS)
 
 programs: $(TESTS) $(EXAMPLES)
@@ -168,8 +171,7 @@ check-all:
 CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS) nccl_ranks)) build/shim/test_cuda_shim.0.log
 test-cuda:
 	@rm -f $(CUDA_RUNS)
-	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    OPENMP='$(OPENMP)' CXX='$(CXX)' SHIM_FLAGS='$(SHIM_FLAGS)' WARNINGS='$(WARNINGS)' V='$(V)' $(CUDA_RUNS) || true
+	@$(PARALLEL) -k CXX='$(CXX)' SHIM_FLAGS='$(SHIM_FLAGS)' $(CUDA_RUNS) || true
 	@sh tests/run.sh sum $(CUDA_RUNS)
 
 cuda: build/gradckpt_cuda.o

@@ -92,9 +92,9 @@
  *    order in which gradients are added. C does not define which argument of a call is evaluated
  *    first, so a call that creates something gets a statement of its own where two arguments would
  *    both create something (w1 and b1 above). Compile the two lines at the top once, in a file
- *    gradckpt.c (`cc -O2 -c gradckpt.c`), and programs with it (`cc -O2 program.c gradckpt.o -o
- *    program`); `make install` does so for pkg-config and CMake. examples/layers.h and train.h have
- *    layers and a training loop to copy.
+ *    gradckpt.c (`cc -O2 -c gradckpt.c`); a program is then compiled by
+ *    `cc -O2 program.c gradckpt.o -o program`. `make install` does so for pkg-config and CMake.
+ *    examples/layers.h and train.h have layers and a training loop to copy.
  *
  * 2. Errors
  *    Nothing aborts, and no line needs a check of its own. While a graph is built, the first error

@@ -558,7 +558,10 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
                                   int count, float *to)
 {
     gckpt_plan_desc desc;
+    gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
+    memset(&initial, 0, sizeof initial);
+    initial.allow_initial = 1; /* adapters that begin */
     gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
     for (int i = 0; i < count && picks != NULL; i++)
         picks[i].tensor = tensors[i];
@@ -566,7 +569,7 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
     desc.fetch = picks;
     desc.fetches = count;
     gckpt_plan *plan = picks != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
-    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, NULL) : NULL;
+    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, &initial) : NULL;
     int failed = e == NULL
                      ? model_fail(a->model, "%s", gckpt_error_text(plan ? (void *)a->store : g))
                  : gckpt_forward(e, NULL, 0, 1, NULL) != GCKPT_OK
@@ -774,7 +777,10 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
     int32_t index[64];
     gckpt_parameter w;
     gckpt_plan_desc desc;
+    gckpt_exec_desc initial;
     memset(&desc, 0, sizeof desc);
+    memset(&initial, 0, sizeof initial);
+    initial.allow_initial = 1; /* a model that is new */
     if (gckpt_store_peek(a->store, gckpt_store_find(a->store, weight), &w) != GCKPT_OK)
         return model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
     const int64_t all = w.shape.d[0], columns = w.shape.d[1];
@@ -786,7 +792,7 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
     desc.fetch = &pick;
     desc.fetches = 1;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
-    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, NULL) : NULL;
+    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, &initial) : NULL;
     int failed =
         e == NULL ? model_fail(a->model, "dora: %s", gckpt_error_text(plan ? (void *)a->store : g))
                   : 0;

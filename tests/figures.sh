@@ -90,7 +90,7 @@ agree "the MB of Shakespeare" "examples/shakespeare.txt" "$(wc -c < examples/sha
 
 # ---- limits that are checked elsewhere ----
 agree "what make check may take" "all in tests/budgets" "$(tells tests/budgets 'all \([0-9]*\) test [0-9]')" \
-    "$(tells docs/testing.md 'and `.ci/run` in all: \([0-9]*\),')"
+    "$(tells docs/testing.md 'their sum is the budget of `.ci/run`, \([0-9]*\) units')"
 agree "the stack of a job of firmware" "tests/firmware/test_mcu.sh" "$(tells tests/firmware/test_mcu.sh 'stack_budget=\([0-9]*\)')" \
     "$(tells docs/device.md 'takes more than \([0-9,]*\) bytes')"
 stack=$(tells src/manual.txt ', \([0-9]*\) KiB in firmware')

@@ -126,7 +126,7 @@ static int measure(gckpt_storage storage)
     model_any m;
     generator p;
     gckpt_store *s = gckpt_store_new(NULL);
-    generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
+    generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads, .initial = 1 };
     int32_t tokens[512];
     const model_source source = { .storage = storage };
     int failed = 0;
@@ -158,7 +158,7 @@ static int measure(gckpt_storage storage)
     if (o.profile) { /* the same plan and caches, by an executor that tells its instructions */
         profile.n = 0;
         profile.plan = p.one.plan;
-        const gckpt_exec_desc watched = { .progress = profile_step, .caches_of = unwatched };
+        const gckpt_exec_desc watched = { .progress = profile_step, .caches_of = unwatched, .allow_initial = 1 };
         p.one.exec = gckpt_exec_new(p.one.plan, s, &watched);
         if (p.one.exec == NULL)
             return fprintf(stderr, "generate: %s\n", gckpt_error_text(s)), 1;

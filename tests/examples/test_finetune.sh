@@ -775,6 +775,8 @@ printf '\037\213\010\000abcdefgh' > "$work/zipped.jsonl"
 check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, no text; unpack it: gunzip" \
     build/finetune $model --data "$work/zipped.jsonl"
 cp -r "$work/tiny" "$work/broken"
+sed 's/data_fnv1a/note_fnv1a/' "$work/broken/model.safetensors" > "$work/unhashed" && # as from another program
+    mv "$work/unhashed" "$work/broken/model.safetensors"
 printf '\000\000\300\177' | dd of="$work/broken/model.safetensors" bs=1 conv=notrunc 2> "$work/log" \
     seek=$(($(wc -c < "$work/broken/model.safetensors") - 4))
 for how in "--eval-every 0" "--eval-every 0 --store bf16" "--eval-every 1" "--method full --clip 0 --eval-every 0"; do

@@ -255,8 +255,6 @@ static void any_desc(void)
     }
 }
 
-#endif
-
 /* ---- another graph ---- */
 static void other_graphs(void)
 {
