@@ -357,7 +357,7 @@ static void test_options(void)
         const char *says;
     } wrong[] = {
         { { .method = ADAPTERS_LORA, .targets = "lm_head" },
-          "target \"lm_head\" matches no layer" },
+          "targets \"lm_head\" name lm_head, and only layers of blocks have LoRA here" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn" }, "\"c_attn\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },

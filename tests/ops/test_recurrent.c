@@ -311,7 +311,7 @@ static void test_refusals(void)
     const gckpt_shape sequence = gckpt_shape3(4, 2, 3);
     gckpt_tensor *x = X(sequence), *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 2));
     gckpt_tensor *t = gckpt_gather(gckpt_slice(x, 1, 0, 1), x);
-    refused(&g, s, t, GCKPT_E_ARG, "gather: input 1");
+    refused(&g, s, t, GCKPT_E_ARG, "gather needs i32");
     index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape3(4, 2, 1)),
     t = gckpt_gather(X(sequence), index);
     refused(&g, s, t, GCKPT_E_SHAPE, "gather: x [4,2,3], index [4,2,1] must be (B,N,C), (B,M)");

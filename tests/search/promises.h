@@ -632,10 +632,9 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
                                      size_t *least)
 {
     const int rules = d.update_in_backward;
-    const int64_t leaves = d.leaves ? d.leaves : 1, most = (net.batch + leaves - 1) / leaves;
     uint64_t best = UINT64_MAX;
     *least = *bytes = SIZE_MAX;
-    for (int64_t rows = 1; rows <= most; rows++) /* none is larger than a leaf */
+    for (int64_t rows = 1; rows <= net.batch; rows++)
         for (int rule = rules == 1; rule < 2 && net.batch % rows == 0; rule++) {
             gckpt_store *s = net.s;
             if (rule > rules || (rule && rows < net.batch))
@@ -647,7 +646,7 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.batch = net.batch;
             d.update_in_backward = rule;
             d.budget = budget;
-            gckpt_plan *p = net.mixes && rows < net.batch ? NULL : gckpt_plan_new(g, terms, n, &d);
+            gckpt_plan *p = net.mixes && (rows < net.batch || d.leaves > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->bands)
                 net_meet("runs in bands");
             if (p && (gckpt_plan_step_work(p) < best ||
