@@ -1433,7 +1433,7 @@ static int sample(tuning *t, const char *when)
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
                             .hooks = &t->adapters.hooks,
-                            .initial = !o.generate }; /* before the first step */
+                            .initial = 1 }; /* new adapters; loading checks what a file must have */
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };

@@ -336,7 +336,7 @@ static int lm_execs(lm_run *r)
         gckpt_exec_desc e;
         memset(&e, 0, sizeof e);
         e.debug = purpose == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
-        e.allow_initial = training != NULL; /* evaluation before the first step */
+        e.allow_initial = 1; /* before the first step, and new adapters; loading checks its files */
         e.backend = r->device;
         e.skip_nonfinite =
             purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
