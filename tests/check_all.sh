@@ -365,18 +365,19 @@ run_check()
         shared=wide
         some="plan:1,15 search:100001,$(all_or_third 200)"
         tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
-    tests-wide | faults-wide)   # the random tests of make test with other seeds, a third of their tries (check_tries)
-        tests=                  # each; all cases of two tests with many. make check-all: everything. See plans-wide, too
+    tests-wide | faults-wide)   # every second random test of make test, by the commit, with three times as many tries
+        tests=                  # (check_tries); all cases of a test with many. make check-all: everything. See plans-wide
         some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
               ranks_random:$SEED,$(all_or_third 60)"
-        for test in $(one_of "core:wide order:wide" "fit:wide user_ops:wide" bf16:wide ranks:wide); do
-            some="$some $test"
-        done
+        some="$some $(one_of core:wide order:wide fit:wide user_ops:wide bf16:wide ranks:wide)"
         [ "$1" = tests-wide ] || some=ranks_faults:wide
         for test in $some; do
             tests="$tests $(test_of "${test%%:*}")"
         done
+        turn=$SEED
         for test in $([ "$1" = faults-wide ] || grep -lE 'check_(tries|share)' tests/*/test_*.c); do
+            turn=$((turn + 1))
+            [ "$CHECK_ALL" ] || [ $((turn % 2)) -eq 0 ] || continue
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
         done
         export TRIES=$([ "$CHECK_ALL" ] && echo all || echo third)
@@ -399,7 +400,9 @@ run_check()
         wide-*)
             tests=$(test_of hash save table numerics alloc golden bf16 kernels)
             some="bf16:quick kernels:1" ;;
-        *) tests=$(test_of hash) ;;
+        *)
+            tests=$(test_of hash)
+            some=hash:quick ;;
         esac
         tests_with "$@" -O1 || return 1
         linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
