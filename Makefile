@@ -44,7 +44,7 @@ NVCC = nvcc
 # (a minute).
 CUDA_WANTED = 80 90 100
 CUDA_ARCHS = $(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch)))
-CUDA_CODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WANTED): choose with CUDA_ARCHS=..)),-gencode arch=compute_$(a),code=sm_$(a)) \
     -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
@@ -150,7 +150,9 @@ shakespeare:
 	    --save build/shakespeare.safetensors --sample 500 --prompt 'ROMEO:'
 
 # The first seed of random tests, a number below 2^20 from the hash of the commit; 1 outside a repository.
-SEED := $(shell h=$$(git rev-parse HEAD 2>/dev/null | cut -c 1-5); printf '%d' "0x$${h:-1}")
+ifeq ($(origin SEED),undefined)
+SEED := $(shell h=$$(git rev-parse -q --verify HEAD 2>/dev/null | cut -c 1-5); printf '%d' "0x$${h:-1}")
+endif
 export SEED
 # Each log is a target: tests run at the same time as other tests and compilers. run.sh prints a line for each log,
 # then the sum.
@@ -418,7 +420,7 @@ $(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
 $(KERNELS) $(filter $(addprefix $(AT)/src/,num/% ops/% cpu/%),$(ROOMS)): LEVEL = -O2
 $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 	@mkdir -p $(@D)
-	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 50 s'))
+	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 40 s on 2 processors'))
 	$(ROOM) $(DEPENDS) -c -o $@ $<
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(AT)/options | build/o

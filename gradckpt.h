@@ -52,7 +52,7 @@
  *                 profile
  *     >>check     gradients against finite differences; what ops cost here; races              743
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2642
+ *     >>files     safetensors                                                                 2643
  *                 axes, write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            969
  *                 file, c, weights
@@ -68,8 +68,7 @@
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
  *    everything they touch. An executor binds a plan to a store and to memory and runs it; only
- *    now parameters get values. Nothing is allocated after that (but by gckpt_check_gradients and
- *    gckpt_calibrate).
+ *    now parameters get values. Nothing is allocated after that, except by checks.
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -264,9 +263,9 @@
  *    the bits of one call. docs/finetuning.md has details; examples/model.h and generate.h do this.
  *
  * 13. Threads, lifetimes, what is accepted
- *    Threads. There is no global state: objects of different stores can be used at the same time. A
- *    plan is constant. A graph, a frontier and an executor belong to one thread at a time, and so
- *    does a store while a call changes it (building, planning, making an executor, loading,
+ *    Threads. No state is global: objects of different stores can be used at the same time. A plan
+ *    is constant. A graph, a frontier and an executor belong to one thread at a time, and so does a
+ *    store while a call changes it (building, planning, making or freeing an executor, loading,
  *    training). While none does, calls that take a const store, and gckpt_forward of executors with
  *    arenas and caches of their own, may run at the same time.
  *    Lifetimes. A store outlives its graphs and executors. A graph must exist while plans and
@@ -550,9 +549,9 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
 /* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
  * from before show is then as old as the last pull. pull brings the newest to the host; push says
- * that they were written there, so that the next step takes them; get does both. On the processor
- * there is one copy, and nothing to do, but for plans with copies (gckpt_plan_desc.bf16_weights),
- * which push and get have made anew. */
+ * that they were written there, so that the next step takes them; get does both. The processor has
+ * one copy. There, push is for plans with copies (gckpt_plan_desc.bf16_weights) and for initial
+ * values that were written through pointers of peek (gckpt_exec_desc.allow_initial). */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
@@ -1757,12 +1756,6 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
-    /* If nonzero, gckpt_forward also runs with initial values, as to evaluate a model before its
-     * first step. If 0, it returns E_ARG, by name, unless each parameter of the plan was loaded,
-     * bound (gckpt_store_external, gckpt_store_map), part of a plan that took a step (frozen ones
-     * too), or could be set: gckpt_store_get gave a pointer to it, or gckpt_store_push was called.
-     * With GCKPT_NO_TEXT nothing is checked. */
-    int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
      * as long; one of them runs at a time, and each plan counts their bytes. */
@@ -1798,6 +1791,11 @@ typedef struct {
      * omp_set_max_active_levels allows more), and they must return. */
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
+    /* If nonzero, gckpt_forward also runs with initial values. If 0, it returns E_ARG and names the
+     * parameter, unless each one was loaded, bound (gckpt_store_external, gckpt_store_map), part of
+     * a plan that took a step (frozen or not), given out by gckpt_store_get, or pushed
+     * (gckpt_store_push). GCKPT_NO_TEXT checks nothing. */
+    int allow_initial;
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
  * memory, where they are missing, all or none; refuses state of another optimiser
@@ -1821,8 +1819,8 @@ typedef struct {
     const void *data; /* all rows of it */
 } gckpt_feed;
 /* Returns the feed of an input; if that is of another type, data is NULL, which a step refuses.
- * GCKPT_FEED(input, values) takes the type from the array: float, int32_t or uint8_t. It does not
- * compile for others, as int64_t or double. (In C99 nothing is checked.) */
+ * GCKPT_FEED(input, values) takes the type of a pointer or an array of one axis (x[0] of others):
+ * float, int32_t or uint8_t. Other types do not compile. In C99 nothing is checked. */
 GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
 #ifdef __cplusplus
 #define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
@@ -2030,9 +2028,10 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 
 #ifdef __cplusplus
 }
-static inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
-static inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
-static inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
+/* C++, also when the header is included within extern "C" */
+extern "C++" inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
+extern "C++" inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
+extern "C++" inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
@@ -8914,8 +8913,8 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->shape = call->in[0].shape;
     if (begin < 0 || begin >= end || end > call->shape.d[axis])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "slice: %I to %I of axis %i of %S: needs "
-                          "0 <= begin < end <= %I, or negative ones, which count from the end",
+                          "slice: %I to %I, counted from 0, of axis %i of %S: needs "
+                          "0 <= begin < end <= %I; negative ones count from the end",
                           begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
     call->shape.d[axis] = end - begin;
     call->mixes_rows = axis == 0;
@@ -11141,7 +11140,7 @@ GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
                                            const gckpt_shape *targets, const gckpt_shape *want,
                                            const char *of, const gckpt_shape *x)
 {
-    const int alike = gckpti_elements(targets) == gckpti_elements(want);
+    const int alike = targets->n != want->n && gckpti_elements(targets) == gckpti_elements(want);
     return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
                       want, of, x, alike ? "use gckpt_reshape" : "declare and feed them so");
 }
@@ -24112,10 +24111,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
         size_t k = 0;
-        while (k + 1 < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
+        while (k < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
             k++;
         gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
-                         f->count ? f->points[k].bytes : 0);
+                         k < f->count ? f->points[k].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -31802,17 +31801,18 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int room, int an
     return l->result == GCKPT_OK ? n : -1;
 }
 
-/* Passes over the value of a key that means nothing here, to the ',' or '}' after it. */
+/* Passes over an unknown key's value, to ',' or '}'. Where none begins, c is '"', which fails. */
 static void gckpti_json_pass(gckpti_loader *l)
 {
     int depth = 0;
     do {
         gckpti_json_space(l);
-        const char c = l->at < l->end ? *l->at : '"'; /* which fails there */
+        const char c = l->at < l->end && (depth || !strchr(",]}:", *l->at)) ? *l->at : '"';
         if (c == '"' && !gckpti_json_string(l))
             return;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         l->at += c != '"';
+        gckpti_json_space(l);
     } while (depth > 0 || (l->at < l->end && *l->at != ',' && *l->at != '}'));
 }
 
@@ -31887,7 +31887,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file;
+    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file && !l->source;
     for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||

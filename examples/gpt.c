@@ -596,13 +596,14 @@ static int prepare(void)
     if (!only_tells())
         return lm_execs(&run);
     if (lm.plan && asked.frontier != NULL) {
-        gckpt_point at;
+        gckpt_point at = { 0 };
         int i = 0;
         fputc('\n', session.out);
         write_frontier(session.out, "");
         while (gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK && at.overhead > 0.5)
             i++;
-        fprintf(session.out, "\n%zu bytes: at most 1.5 times the least work\n\n", at.bytes);
+        if (at.bytes > 0 && at.overhead <= 0.5)
+            fprintf(session.out, "\n%zu bytes: at most 1.5 times the least work\n\n", at.bytes);
     }
     if (lm.plan)
         gckpt_plan_print(training, session_write, session.out);

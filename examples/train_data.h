@@ -1,6 +1,6 @@
-/* train_data.h - rows to learn from, for train.h: in memory, there also in fewer bytes, or from a
- * callback; their order, in an epoch and at all, and chance that a row can be changed by. To copy, and to
- * change: it uses public calls only. C99 or C++11; include gradckpt.h first. */
+/* train_data.h - datasets for train.h: in memory, optionally as bytes, or from a callback, with
+ * shuffling and augmentation. To copy, and to change: it uses public calls only. C99 or C++11; include
+ * gradckpt.h first. */
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H
 #include <stdint.h>

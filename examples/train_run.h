@@ -618,6 +618,9 @@ static inline int train_ready(train_run *t)
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
     if (t->plan == NULL)
         return train_unplanned(t, t->store);
+    if (gckpt_plan_overhead(t->plan) > 2)
+        train_note(t, "a step takes %.1f times the least work: a little more budget takes much less",
+                   1 + gckpt_plan_overhead(t->plan));
     int whole = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
     if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)

@@ -251,9 +251,9 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
 /* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
  * from before show is then as old as the last pull. pull brings the newest to the host; push says
- * that they were written there, so that the next step takes them; get does both. On the processor
- * there is one copy, and nothing to do, but for plans with copies (gckpt_plan_desc.bf16_weights),
- * which push and get have made anew. */
+ * that they were written there, so that the next step takes them; get does both. The processor has
+ * one copy. There, push is for plans with copies (gckpt_plan_desc.bf16_weights) and for initial
+ * values that were written through pointers of peek (gckpt_exec_desc.allow_initial). */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
@@ -1458,12 +1458,6 @@ typedef struct {
      * clipping, gradients are gone over once more; not for plans that update in the backward
      * (E_ARG). */
     int skip_nonfinite;
-    /* If nonzero, gckpt_forward also runs with initial values, as to evaluate a model before its
-     * first step. If 0, it returns E_ARG, by name, unless each parameter of the plan was loaded,
-     * bound (gckpt_store_external, gckpt_store_map), part of a plan that took a step (frozen ones
-     * too), or could be set: gckpt_store_get gave a pointer to it, or gckpt_store_push was called.
-     * With GCKPT_NO_TEXT nothing is checked. */
-    int allow_initial;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
      * as long; one of them runs at a time, and each plan counts their bytes. */
@@ -1499,6 +1493,11 @@ typedef struct {
      * omp_set_max_active_levels allows more), and they must return. */
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
+    /* If nonzero, gckpt_forward also runs with initial values. If 0, it returns E_ARG and names the
+     * parameter, unless each one was loaded, bound (gckpt_store_external, gckpt_store_map), part of
+     * a plan that took a step (frozen or not), given out by gckpt_store_get, or pushed
+     * (gckpt_store_push). GCKPT_NO_TEXT checks nothing. */
+    int allow_initial;
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
  * memory, where they are missing, all or none; refuses state of another optimiser
@@ -1522,8 +1521,8 @@ typedef struct {
     const void *data; /* all rows of it */
 } gckpt_feed;
 /* Returns the feed of an input; if that is of another type, data is NULL, which a step refuses.
- * GCKPT_FEED(input, values) takes the type from the array: float, int32_t or uint8_t. It does not
- * compile for others, as int64_t or double. (In C99 nothing is checked.) */
+ * GCKPT_FEED(input, values) takes the type of a pointer or an array of one axis (x[0] of others):
+ * float, int32_t or uint8_t. Other types do not compile. In C99 nothing is checked. */
 GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
 #ifdef __cplusplus
 #define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
@@ -1731,9 +1730,10 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 
 #ifdef __cplusplus
 }
-static inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
-static inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
-static inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
+/* C++, also when the header is included within extern "C" */
+extern "C++" inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
+extern "C++" inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
+extern "C++" inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")

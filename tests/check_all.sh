@@ -10,7 +10,7 @@
 # times its budget fails. Most checks compute the golden hash (tests/whole/test_hash.c), so a pass also means equal bits.
 #
 # make check omits what a commit cannot have changed. A check that reads only some folders is skipped when these folders
-# are as they were at the commit that tests/last_full names, the last commit at which make check-all passed (skip_unless).
+# are as they were at the commit that tests/last_full names, the last at which make check-all passed (skip_unless_changed).
 # Random tests begin at a seed that depends on the commit, and one board of several is drawn by it (one_of), so different
 # commits test different cases. make check-all tests everything.
 W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
@@ -56,7 +56,7 @@ looks_inside()          # does one of these tests include doors of src/?
 }
 
 # The number that random tests and one_of derive their choice from. To repeat a run of another commit, set SEED.
-hash=$(git rev-parse HEAD 2> /dev/null | cut -c 1-5)
+hash=$(git rev-parse -q --verify HEAD 2> /dev/null | cut -c 1-5)
 SEED=${SEED:-$(printf '%d' "0x${hash:-1}")} # as in the Makefile
 export SEED
 
@@ -75,13 +75,22 @@ all_or_third()
 }
 
 # skip_unless_changed PATH...: skips the check when none of these paths differs from the commit in tests/last_full.
-# Without git, without that commit, and when it is more than 60 commits old, the check runs.
+# The check runs without git, without that commit, when that is more than 60 commits old, and when it is asked for by name.
 skip_unless_changed()
 {
     full=$(cat tests/last_full 2> /dev/null)
-    [ -z "$CHECK_ALL" ] && [ -n "$full" ] && behind=$(git rev-list --count "$full..HEAD" 2> /dev/null) &&
+    [ -z "$CHECK_ALL$CHECK_NAMED" ] && [ -n "$full" ] && behind=$(git rev-list --count "$full..HEAD" 2> /dev/null) &&
         [ "$behind" -le 60 ] && git diff --quiet "$full" -- "$@" 2> /dev/null || return 0
     skip "unchanged since make check-all passed at $full: $*"
+}
+
+one_make()              # one_make ARGUMENT...: make, while no other check makes things in build/
+{
+    if have flock; then
+        MAKEFLAGS= flock $B/make.lock make "$@"
+    else
+        MAKEFLAGS= make "$@"
+    fi
 }
 
 test_of()               # test_of NAME...: the files of these tests
@@ -363,7 +372,7 @@ run_check()
     plans-wide)
         tests=$(test_of plan search)
         shared=wide
-        some="plan:1,15 search:100001,$(all_or_third 200)"
+        some="plan:1,15 search:$SEED,$(all_or_third 200)"
         tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
     tests-wide | faults-wide)   # every second random test of make test, by the commit, with three times as many tries
         tests=                  # (check_tries); all cases of a test with many. make check-all: everything. See plans-wide
@@ -435,7 +444,7 @@ run_check()
         port-mingw)
             set -- x86_64-w64-mingw32-gcc -std=gnu99 -O1
             run=$(command -v wine64 || echo /usr/lib/wine/wine64)
-            export WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX="$PWD/$B/wine" ;;
+            export WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX="$PWD/$B/$check-wine" ;;
         port-wasm)
             set -- clang --target=wasm32-wasi -std=gnu99 -O1 -D_WASI_EMULATED_PROCESS_CLOCKS
             set -- "$@" -lwasi-emulated-process-clocks -Wno-unused-command-line-argument # clock()
@@ -455,14 +464,14 @@ END
         tests=$(test_of hash)
         case $check in wide-*) tests=$(test_of hash numerics save files) ;; esac
         tests_with "$check" "$@" && exchange "$check" "$@" || return 1
-        [ $port = port-mingw ] || return 0
+        [ $check = port-mingw ] || return 0
         "$@" -I. tests/large.c -o $B/large.exe && ${CC:-cc} -std=gnu99 -O1 -I. tests/large.c -o $B/large &&
             truncate -s "$($B/large make $B/large.st)" $B/large.st && $B/large end $B/large.st &&
             $B/large read $B/large.st && $run $B/large.exe read $B/large.st
         result=$?
         "${run%64}server" -k
         "${run%64}server" -w
-        rm -rf $B/large.st $B/wine
+        rm -rf $B/large.st $B/$check-wine
         return $result ;;
     # ---- ways to include ----
     include-alone)
@@ -597,13 +606,13 @@ END
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         openmp $1 tests/compile/two_contexts.c && $B/$1 ;;
-    contract)               # the numeric contract read a third time, in Python: goldens, random nets bit for bit
+    contract)               # the numeric contract written a second time, in Python: goldens, random nets bit for bit
         need python3
         python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
-        plain_object && sh tests/contract/contract.sh "$object" 200 ;;
+        plain_object && sh tests/contract/contract.sh "$object" "$(all_or_third 200)" $SEED ;;
     scripts)                # tests that are scripts: every case, of which make test has a part
         need make
-        MAKEFLAGS= make -s build/rooms.o examples || return 1
+        one_make -s build/rooms.o examples || return 1
         for script in house/test_house examples/test_small examples/test_course examples/test_docs examples/test_programs; do
             TRIES=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/rooms.o -fopenmp" \
                 sh tests/$script.sh || return 1
@@ -653,7 +662,7 @@ END
             done
         done
         mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
-        MAKEFLAGS= make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
+        one_make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
         root=${NCCL_HOME:-$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")}
@@ -850,7 +859,7 @@ END
             ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
             ! grep -n "$(printf '\t')" gradckpt.h gradckpt_cuda.cu || return 1
         [ -f build/rooms.a ] || return 0    # after make test: an edit of one file compiles that file
-        MAKEFLAGS= make -s programs && touch src/plan/place.c && MAKEFLAGS= make V=1 programs > $B/$1.txt || return 1
+        one_make -s programs && touch src/plan/place.c && one_make V=1 programs > $B/$1.txt || return 1
         test "$(grep -c -e ' -c -o ' $B/$1.txt)" -eq 1 && grep -q -e '-c -o build/src/plan/place.o ' $B/$1.txt ;;
     *)
         echo "no such check: $1"
@@ -915,8 +924,10 @@ table=show
 case $* in
 '' | all)
     table=table
-    [ -z "$1" ] || export CHECK_ALL=1
+    [ -z "$1" ] || export CHECK_ALL=1 TRIES=third
     set -- $all ${1:+$more} ;;
+*)
+    export CHECK_NAMED=1 ;;
 esac
 echo "seed $SEED"
 [ -n "$TIMES_BEGUN" ] || sh tests/times.sh clear # or .ci/run did, before make test
@@ -928,8 +939,8 @@ p=$(grep -c '^pass ' $B/result.txt)
 f=$(grep -c '^FAIL ' $B/result.txt)
 s=$(grep -c '^skip ' $B/result.txt)
 [ "$s" -eq 0 ] || echo "$s skipped"
-if [ -n "$CHECK_ALL" ] && [ "$f" -eq 0 ] && git diff --quiet HEAD 2> /dev/null; then
-    git rev-parse HEAD > tests/last_full # of all files as committed: what later commits did not change need not run again
+if [ -n "$CHECK_ALL" ] && [ "$f" -eq 0 ] && ! grep -qE '^skip (cuda|mcu|boards|firmware)' $B/result.txt && git diff --quiet HEAD 2> /dev/null; then
+    git rev-parse HEAD > tests/last_full # the files are as committed, and no job that it lets others skip was skipped
 fi
 echo "check: $p passed, $f failed"
 [ "$f" -eq 0 ] && [ "$p" -gt 0 ]

@@ -36,7 +36,7 @@ alone()
     program=${1%.log}
     case $program in
     *.[0-3]) echo "rm $1; make $1" ;; # of the CUDA shim, in one of its schedules
-    *) [ -f "$program" ] && echo "make $program && ${SEED:+SEED=$SEED }$program" || echo "rm $1; make $1" ;; # or a script
+    *) [ -f "$program" ] && echo "make $program && ${SEED:+SEED=$SEED }$program" || echo "rm $1; make $1${SEED:+ SEED=$SEED}" ;; # or a script
     esac
 }
 

@@ -239,10 +239,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
         size_t k = 0;
-        while (k + 1 < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
+        while (k < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
             k++;
         gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
-                         f->count ? f->points[k].bytes : 0);
+                         k < f->count ? f->points[k].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;

@@ -180,17 +180,18 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int room, int an
     return l->result == GCKPT_OK ? n : -1;
 }
 
-/* Passes over the value of a key that means nothing here, to the ',' or '}' after it. */
+/* Passes over an unknown key's value, to ',' or '}'. Where none begins, c is '"', which fails. */
 static void gckpti_json_pass(gckpti_loader *l)
 {
     int depth = 0;
     do {
         gckpti_json_space(l);
-        const char c = l->at < l->end ? *l->at : '"'; /* which fails there */
+        const char c = l->at < l->end && (depth || !strchr(",]}:", *l->at)) ? *l->at : '"';
         if (c == '"' && !gckpti_json_string(l))
             return;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         l->at += c != '"';
+        gckpti_json_space(l);
     } while (depth > 0 || (l->at < l->end && *l->at != ',' && *l->at != '}'));
 }
 
@@ -265,7 +266,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file;
+    l->summed = GCKPTI_ASKS_AXES && found[GCKPTI_DATA_SUM] && !l->file && !l->source;
     for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||

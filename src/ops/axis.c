@@ -49,8 +49,8 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->shape = call->in[0].shape;
     if (begin < 0 || begin >= end || end > call->shape.d[axis])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "slice: %I to %I of axis %i of %S: needs "
-                          "0 <= begin < end <= %I, or negative ones, which count from the end",
+                          "slice: %I to %I, counted from 0, of axis %i of %S: needs "
+                          "0 <= begin < end <= %I; negative ones count from the end",
                           begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
     call->shape.d[axis] = end - begin;
     call->mixes_rows = axis == 0;

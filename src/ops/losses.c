@@ -353,7 +353,7 @@ GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
                                            const gckpt_shape *targets, const gckpt_shape *want,
                                            const char *of, const gckpt_shape *x)
 {
-    const int alike = gckpti_elements(targets) == gckpti_elements(want);
+    const int alike = targets->n != want->n && gckpti_elements(targets) == gckpti_elements(want);
     return gckpt_fail(call, GCKPT_E_SHAPE, "%s: targets %S must be %S for %s %S: %s", name, targets,
                       want, of, x, alike ? "use gckpt_reshape" : "declare and feed them so");
 }

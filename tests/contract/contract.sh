@@ -1,5 +1,5 @@
 #!/bin/sh
-# contract.sh OBJECT [NETS [SEED]] - the numeric contract read a third time, from its text, in Python
+# contract.sh OBJECT [NETS [SEED]] - the numeric contract written a second time, from its text, in Python
 # with numpy: PyTorch's goldens, then random nets, to the bit. OBJECT: the library, compiled. Without numpy
 # nothing runs, and it says so.
 set -e

@@ -225,6 +225,7 @@ for board in $boards; do
         found="$found $board"
     fi
 done
+[ -z "$BOARDS" ] || [ "$found" ] || exit 77
 
 # One figure for the stack of every job: the linker's, and what the manual promises.
 check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stack_size = .*: 3K;' $in/mcu.ld &&

@@ -357,7 +357,7 @@ static pair permute(pair x, int n, int a, int b, int c, int d)
 static pair slice(pair x, int axis, int begin, int end)
 {
     const gckpt_shape s = gckpt_shape_of(x.t);
-    const int size = (int)s.d[axis < 0 ? axis + s.n : axis]; /* from the end on where it can be */
+    const int at = axis < 0 ? axis + s.n : axis, size = at < 0 ? 0 : (int)s.d[at]; /* 0: no tensor */
     return both(gckpt_slice(x.t, axis, begin - size, end < size ? end - size : end), ref_slice(x.r, axis, begin, end));
 }
 static pair concat(pair a, pair b, pair c, int axis)
