@@ -478,7 +478,8 @@ END
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
             need "${c%% *}"
             $c $W -fsyntax-only tests/compile/alone.c && $c $W -fsyntax-only tests/compile/twice.c || return 1
-        done ;;
+        done
+        printf 'extern "C" {\n#include "gradckpt.h"\n}\n' | ${CXX:-c++} -std=c++11 -x c++ $W -fsyntax-only - ;;
     include-two-units)
         ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
     include-c-and-cxx)      # the implementation in C, its users in C++

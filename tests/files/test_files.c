@@ -680,6 +680,7 @@ static void test_legal(void)
         { "", "\"dtype\":\"I64\",\"shape\":[0]", 0, "" },
         { "\"__metadata__\":null,", "\"dtype\":\"F32\",\"shape\":[0]", 0, "" },
         { "", "\"more\":{\"a\":[1,-2.5e3,null,{}],\"b\":\"}]\\\"\"},\"dtype\":\"F32\",\"shape\":[0],\"x\":true", 0, "" },
+        { "", "\"more\":1 ,\"dtype\":\"F32\",\"a\": [ ] \n,\"shape\":[0],\"x\": {} ", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[1]", 8,
           "load: tensor \"extra\": F32, F16 or BF16 is needed; convert it from dtype I64, or leave it out "
           "(desc.rename returns NULL for it)" },
@@ -690,7 +691,7 @@ static void test_legal(void)
           "load: tensor \"extra\": 7 axes, and 6 is the most: reshape it, or leave it out (desc.rename returns "
           "NULL for it)" },
     };
-    static const char *const wrong[] = { "[1,2", "{\"a\":1", "\"\\x\"", "[\"\\x\"]", "\"", "" };
+    static const char *const wrong[] = { "[1,2", "{\"a\":1", "\"\\x\"", "[\"\\x\"]", "\"", "", "]" };
     const gckpt_file_desc without = { .rename = no_extras };
     for (size_t i = 0; i < sizeof cases / sizeof *cases + sizeof wrong / sizeof *wrong; i++) {
         const size_t bad = i - sizeof cases / sizeof *cases;

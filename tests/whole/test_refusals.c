@@ -362,11 +362,11 @@ static void shapes(void)
     REFUSED(E_A, "slice: [] has no axis 0", gckpt_slice(f0(), 0, 0, 1));
     TAKEN(gckpt_slice(f2(2, 3), 0, -1, 2));
     TAKEN(gckpt_slice(f2(2, 3), 1, -3, -1));
-    REFUSED(E_S, "slice: -3 to 1 of axis 0", gckpt_slice(f2(2, 3), 0, -3, 1));
-    REFUSED(E_S, "slice: 1 to -4 of axis 1", gckpt_slice(f2(2, 3), 1, 1, -4));
-    REFUSED(E_S, "slice: 2 to 1 of axis 1", gckpt_slice(f2(2, 3), 1, -1, -2));
-    REFUSED(E_S, "slice: 1 to 1 of axis 0", gckpt_slice(f2(2, 3), 0, 1, 1));
-    REFUSED(E_S, "slice: 2 to 4 of axis 1 of [2,3]: needs 0 <= begin < end <= 3",
+    REFUSED(E_S, "slice: -3 to 1, counted from 0, of axis 0", gckpt_slice(f2(2, 3), 0, -3, 1));
+    REFUSED(E_S, "slice: 1 to -4, counted from 0, of axis 1", gckpt_slice(f2(2, 3), 1, 1, -4));
+    REFUSED(E_S, "slice: 2 to 1, counted from 0, of axis 1", gckpt_slice(f2(2, 3), 1, -1, -2));
+    REFUSED(E_S, "slice: 1 to 1, counted from 0, of axis 0", gckpt_slice(f2(2, 3), 0, 1, 1));
+    REFUSED(E_S, "slice: 2 to 4, counted from 0, of axis 1 of [2,3]: needs 0 <= begin < end <= 3",
             gckpt_slice(f2(2, 3), 1, 2, 4));
     REFUSED(E_S, "slice: 4294967297 to 4294967298",
             gckpt_slice(f2(2, 3), 1, 4294967297, 4294967298));
