@@ -567,7 +567,7 @@ END
                 name=$(basename "$test" .c)
                 case ${name#test_} in
                 kernels | bf16 | pack | files | save | blocks | resume) ;;
-                accuracy | fastest | fit | order | ranks | ranks_* | search | cuda) continue ;;
+                accuracy | fastest | fit | kept | order | ranks | ranks_* | search | cuda) continue ;;
                 *) looks_inside "$test" && continue ;;
                 esac
                 tests="$tests $test"
