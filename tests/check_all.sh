@@ -374,7 +374,7 @@ run_check()
         shared=wide
         some="plan:1,15 search:$SEED,$(all_or_third 200)"
         tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
-    tests-wide | faults-wide)   # every second random test of make test, by the commit, with three times as many tries
+    tests-wide | faults-wide)   # every third random test of make test, by the commit, with three times as many tries
         tests=                  # (check_tries); all cases of a test with many. make check-all: everything. See plans-wide
         some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
               ranks_random:$SEED,$(all_or_third 60)"
@@ -386,7 +386,7 @@ run_check()
         turn=$SEED
         for test in $([ "$1" = faults-wide ] || grep -lE 'check_(tries|share)' tests/*/test_*.c); do
             turn=$((turn + 1))
-            [ "$CHECK_ALL" ] || [ $((turn % 2)) -eq 0 ] || continue
+            [ "$CHECK_ALL" ] || [ $((turn % 3)) -eq 0 ] || continue
             case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
         done
         export TRIES=$([ "$CHECK_ALL" ] && echo all || echo third)
