@@ -206,7 +206,7 @@ reference()             # reference HEADER PAGE
 }
 check "make reference" reference gradckpt.h "$work/reference.html"
 sed -n '/^#ifndef GRADCKPT_H/,/^#endif \/\* GRADCKPT_H/p' gradckpt.h | tr -s '\n ' '  ' |
-    grep -oE '(GCKPT_API|extern) [^;(]*gckpt_[a-z0-9_]*\(' | sed 's/.*[ *]\(gckpt_[a-z0-9_]*\)(/\1/' | sort > "$work/header.calls"
+    grep -oE '(GCKPT_API|extern) [^;("]*gckpt_[a-z0-9_]*\(' | sed 's/.*[ *]\(gckpt_[a-z0-9_]*\)(/\1/' | sort > "$work/header.calls"
 awk '
     /^<article>/ { n = text = 0 }
     /^<h4 id="[^"]*" data-k="function"/ { split($0, at, "\""); name[++n] = at[2]; own[n] = 0 }
