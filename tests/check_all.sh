@@ -310,7 +310,7 @@ run_check()
             text=$(size "$object" | awk 'NR == 2 { print $1 }')
             echo "$text bytes"
             [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
-            $plain -O0 -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
+            $plain -O0 -no-pie -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
                 return 1
             [ "$(uname -m)" = x86_64 ] || continue
             have=               # every instruction set of the processor: one with wrong bits would be missing
@@ -318,7 +318,7 @@ run_check()
             ! grep -qsw avx512bw /proc/cpuinfo || have="$have avx512"
             ! grep -qsw amx_bf16 /proc/cpuinfo || have="$have amx"
             case $c in *-mfma*) have=" c$have" ;; esac
-            $plain -O0 -I. -DGRADCKPT_IMPLEMENTED tests/compile/sets.c "$object" -lm -o $B/debug &&
+            $plain -O0 -no-pie -I. -DGRADCKPT_IMPLEMENTED tests/compile/sets.c "$object" -lm -o $B/debug &&
                 [ "$($B/debug)" = " plain$have" ] || { echo "not all of plain$have"; return 1; }
         done
         sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
