@@ -698,7 +698,10 @@ static T *grow(T *x)
             : chance(50) ? c
                          : 1; /* of few values the norm is all curves */
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        if (per_row == 1) /* one value per group is refused */
+        int64_t values = 1; /* of an entry of the first axis, which may be other than a row of the batch */
+        for (int i = 1; i < s.n; i++)
+            values *= s.d[i];
+        if (values == o) /* one value per group is refused */
             return NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
