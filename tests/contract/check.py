@@ -256,7 +256,8 @@ class Draw:
         i = self.op("reshape", [x], 4, self.net.rows, t, c // 2, 2)
         gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
         if k == 2:
-            y, p = self.op("groupnorm", [i, gain, bias], int(self.r.integers(1, 3))), (t, c // 2, 2)
+            groups = int(self.r.integers(1, 3)) if t * c > 2 else 1  # one value per group is refused
+            y, p = self.op("groupnorm", [i, gain, bias], groups), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
             y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)

@@ -1071,6 +1071,8 @@ static void channels(int64_t rows, int64_t places, int groups, int64_t m, int ki
                   .shape = { gckpt_shape3(rows, places, n) } };
     for (int i = 1; i < p.inputs; i++)
         p.shape[i] = gckpt_shape1(n);
+    if (groups && places * m == 1) /* one value per group is refused */
+        return;
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "%s %ld x %ld x %d x %ld, kind %d, style %d", p.op->name, (long)rows,
