@@ -112,7 +112,7 @@
  *    count; report.count and .loss are 0 (gckpt_forward still has the further losses). With
  *    gckpt_exec_desc.skip_nonfinite nothing changes when the norm of the gradient is not finite;
  *    the result is GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed when
- *    picked (gckpt_pick), as sums: divided by report.count they are those of report.loss. Batch
+ *    picked (gckpt_fetch_spec), as sums: divided by report.count they are those of report.loss. Batch
  *    norm's running statistics move once a step; another split of the batch gives them other bits
  *    (gckpt_plan_split_exact says so).
  *
@@ -143,23 +143,23 @@
  *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
  *    GCKPT_NO_TRAINING  modes but GCKPT_INFERENCE: gckpt_step, _step_.., _gradients, _run_some and
  *                       _next, _hyper_lr, _lr_cosine; draws of weights (and SEARCH, RANKS, CHECK)
- *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
+ *    GCKPT_NO_PRINT  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
  *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_profile_step, _fit_timed
- *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
+ *    GCKPT_NO_EXPORT    plans as files and as C: gckpt_plan_write, .. _c; gckpt_store_c
  *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
  *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
  *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
  *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
  *    GCKPT_NO_RANKS     desc.leaves; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_.., _exec_sent
- *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
+ *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
- *    GCKPT_NO_BANDS     runs of ops in bands of rows (9), in plans that are made, read or printed
+ *    GCKPT_NO_TILES     runs of ops in bands of rows (9), in plans that are made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
- *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8, int4; else floats
+ *    GCKPT_NO_QUANT      gckpt_store_quantise: weights stored as bf16, f16, int8, int4; else floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
  *    GCKPT_NO_AMX       the kernels for that instruction set, which bf16 plans have
  *    GCKPT_NO_AVX512    the kernels for that one (and AMX)
@@ -192,8 +192,8 @@
  * 7. Time
  *    The forward and the backward of an op have a cost (gckpt_cost): from a model that is the same
  *    on every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
- *    gckpt_plan_step_work sums it over all micro-batches, recomputation included. A step takes
- *    gckpt_plan_step_work + *update nanoseconds (*update: gckpt_calibrate). The sum ignores
+ *    gckpt_plan_step_cost sums it over all micro-batches, recomputation included. A step takes
+ *    gckpt_plan_step_cost + *update nanoseconds (*update: gckpt_calibrate). The sum ignores
  *    processor caches, so gckpt_fit_timed runs the most promising plans and takes the fastest one.
  *    No other choice differs between machines, and the results of this one do not.
  *
@@ -225,7 +225,7 @@
  * 9. Planning
  *    For a budget, a minimum cut says what to keep, and a search improves that schedule until it is
  *    proven to be good enough or its effort is spent. Every plan and frontier point reports its
- *    bound: no schedule within its bytes has less work than gckpt_plan_proven_work, none needs
+ *    bound: no schedule within its bytes has less work than gckpt_plan_proven_cost, none needs
  *    fewer bytes than gckpt_plan_proven_bytes. A plan never exceeds its budget, more bytes never
  *    cost more work, and the least budget that an error names works. gckpt_keep and gckpt_recompute
  *    are obeyed; segments are hints. AUTO, OPTIMAL, frontiers and gckpt_fit also choose, with the
@@ -252,7 +252,7 @@
  *    copy as of the last gckpt_store_pull; values written through it count after gckpt_store_push.
  *
  * 12. Fine-tuning, generating
- *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it to store it in
+ *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_quantise it to store it in
  *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program), or
  *    gckpt_store_map before building to use weights in place. Frozen parameters have no gradient
  *    and no state, and the backward ends at the lowest tensor that needs a gradient. The processor
@@ -287,13 +287,13 @@
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
- *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor a gckpt_ranks, whose
+ *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor a gckpt_transport, whose
  *    engine exchanges bytes with one rank at a time (examples/mpi.h, nccl.h). gckpt_step takes the
- *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_share). Weights, losses
+ *    rows of all ranks as `rows` and is fed those of this rank (gckpt_plan_rank_rows). Weights, losses
  *    and norms have the bits of one process with as many leaves, for any number of ranks, shards
  *    and micro-batches. If a rank fails or is cancelled, the step ends on all ranks, with its text,
  *    before anything changes; if one dies or hangs, the others return E_PEER after
- *    gckpt_ranks.timeout and resume from a checkpoint (gckpt_ranks_save). See docs/distributed.md.
+ *    gckpt_transport.timeout and resume from a checkpoint (gckpt_ranks_save). See docs/distributed.md.
  */
 
 #ifndef GRADCKPT_H
@@ -436,16 +436,16 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* What the values of a frozen parameter are stored as (gckpt_store_pack). Ops see floats. */
+/* What the values of a frozen parameter are stored as (gckpt_store_quantise). Ops see floats. */
 typedef enum {
-    GCKPT_STORED_F32,
-    GCKPT_STORED_BF16, /* 2 bytes: the upper half of the float */
-    GCKPT_STORED_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORED_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    GCKPT_STORAGE_F32,
+    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
+    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
+    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
     /* Blocks of 32 values along the last axis, 18 bytes each: their scale, a binary16, low byte
      * first; then 16 bytes, whose low halves are values 0 to 15, their high ones 16 to 31: each is
      * (half - 8) * scale. (ggml's Q4_0.) */
-    GCKPT_STORED_I4
+    GCKPT_STORAGE_I4
 } gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);              /* exact */
@@ -502,7 +502,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -516,11 +516,11 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
  * blocks need not be), scales of I8's rows (else NULL). */
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
 #endif
@@ -535,7 +535,7 @@ typedef struct {
     int frozen;
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
-    const void *packed;    /* and they are here, */
+    const void *quantised;    /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
@@ -591,7 +591,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 
 /* The order of the axes of convolutions' weights in a file. */
 typedef enum {
-    GCKPT_AXES_NOT_SAID,
+    GCKPT_AXES_UNKNOWN,
     GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
 } gckpt_axes;
 /* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
@@ -627,7 +627,7 @@ typedef struct {
      * is E_ARG, and so is any with GCKPT_NO_STDIO. */
     int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
-/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+/* Tensors may be F32, BF16, F16, and what gckpt_store_quantise makes I8 (with its scales as the F32
  * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
  * type is refused by the tensor's name, but for PyTorch's counters "..num_batches_tracked" (I64),
  * which are left out: a note of that name says so. They become what the store has the parameter
@@ -640,7 +640,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16, I8 and I4 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); others
+ * F16, I8 and I4 packed and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen); others
  * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
  * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
@@ -704,7 +704,7 @@ typedef struct {
     gckpt_shape shape;
     gckpt_type type;
     int loss;      /* 1: a (sum, count) */
-    int batchless; /* 1: depends on no input */
+    int batch_invariant; /* 1: depends on no input */
     int inputs;    /* how many tensors it reads; their ids: */
     int input[GCKPT_MAX_INPUTS];
     const void *data; /* of a constant */
@@ -795,8 +795,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 typedef struct {
     int heads;
     float base;     /* 0: 10000 */
-    int64_t first;  /* position of the first row, as of gckpt_rotary_at */
-    int64_t turned; /* so many columns R of each head, from its first on, are turned as pairs
+    int64_t position;  /* position of the first row, as of gckpt_rotary_at */
+    int64_t columns; /* so many columns R of each head, from its first on, are turned as pairs
                      * (i, i + R/2); the others pass. Even; 0: all */
     const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
@@ -988,8 +988,8 @@ typedef struct {
  * In GCKPT_SEGMENTS plans the inside of a segment is recomputed in the backward. May nest. Chen
  * 2016. */
 /* Builds block(x, user) as one segment. NULL x: the block is skipped and NULL returned. */
-typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
-GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
+typedef gckpt_tensor *(*gckpt_block_fn)(gckpt_tensor *x, void *user);
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
@@ -1004,7 +1004,7 @@ typedef struct {
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *low;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -1017,15 +1017,15 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *aux;             /* what forward leaves for backward; forward: NULL when not wanted */
-    void *work;            /* scratch for this instruction only */
+    void *saved;             /* what forward leaves for backward; forward: NULL when not wanted */
+    void *workspace;            /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
-    size_t aux_bytes, work_forward, work_backward;
+    size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t unit;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    int64_t elements_per_count;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
-    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t first_row;      /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
@@ -1040,7 +1040,7 @@ struct gckpt_call {
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;    /* losses, backward: the gradient of the sum */
-    const void *packed;  /* private: the parameter that is read as it is stored */
+    const void *quantised;  /* private: the parameter that is read as it is stored */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
     void *backend;       /* its context (gckpt_backend); NULL: the processor */
@@ -1049,25 +1049,25 @@ struct gckpt_call {
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
-#define GCKPT_AUX   (1u << 9)
+#define GCKPT_SAVED   (1u << 9)
 /* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
-#define GCKPT_MEASURES (1u << 11)
+#define GCKPT_UPDATES_RUNNING (1u << 11)
 #define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
-#define GCKPT_PASSES(i)    (1u << (8 + (i)))
+#define GCKPT_PASSES_GRAD(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
  * one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
-#define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
+#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
@@ -1076,9 +1076,9 @@ struct gckpt_call {
  * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
 typedef struct {
     int inputs;
-    int32_t stride, before, reach;
-    float beyond;
-} gckpt_rows;
+    int32_t stride, padding, size;
+    float fill;
+} gckpt_receptive_field;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -1101,7 +1101,7 @@ typedef struct {
     /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
      * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
      * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
-    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
+    int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -1109,7 +1109,7 @@ typedef struct {
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
-GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
 /* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
  * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
  * convolution with them. ----
@@ -1120,7 +1120,7 @@ GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
  * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
  * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
-GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
 /* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
@@ -1141,11 +1141,11 @@ typedef struct {
     float *c;
     int64_t c_row, c_col;
     int accumulate;
-    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+    void *workspace; /* scratch of gckpt_product_workspace bytes; may be part of call->work */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
-GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -1162,7 +1162,7 @@ typedef enum {
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
-typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
+typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } gckpt_optimiser;
 /* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
  * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
  * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
@@ -1172,7 +1172,7 @@ typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gck
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
-} gckpt_pick;
+} gckpt_fetch_spec;
 typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
@@ -1180,7 +1180,7 @@ typedef enum {
     GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,  /* and back, to wherever there is room then */
     GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_HOLD     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_OFFLOAD_DONE     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1196,7 +1196,7 @@ typedef struct {
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
     gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
-    int own_state;             /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    int custom_state;             /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -1207,16 +1207,16 @@ typedef struct {
      * leaf r leaves / batch, rounded down. A rank has leaves / ranks of them, at least one, so
      * results do not depend on the ranks but on this number (manual, 5e). Micro-batches end where
      * leaves end. More than one: no update_in_backward. INFERENCE: 1: all ranks run all rows. */
-    int leaves;
+    int virtual_ranks;
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
-    uint64_t link_work;
+    uint64_t link_cost;
     /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
      * ahead of their first readers as hides them, by link_work and the costs of ops, where the
      * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
-     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * gckpt_plan_cost counts as if nothing ran beside. 0: right before their readers. Not of
      * GCKPT_SCHEDULE, which says itself where they begin. */
-    int link_beside;
+    int overlap_communication;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -1232,12 +1232,12 @@ typedef struct {
      * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
      * Plans that update in the backward offload nothing: a copy that failed would come too late. */
     size_t offload_bytes;
-    uint64_t offload_work;
+    uint64_t offload_cost;
     /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
      * then a time: what is computed takes its work, a reader waits for its reload, and what comes
      * behind the last use of a value for its offload; plans are made for the least such time. Holds
      * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
-    int offload_beside;
+    int overlap_offload;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
@@ -1250,14 +1250,14 @@ typedef struct {
      * parameters, of backends and frontiers. */
     int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
-    int group;
+    int segment_size;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
      * no updates and reduces (they and offloads are put where they belong). Reverse order of
      * backwards will do, as will any in which a backward comes after those of what reads its
      * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
-    const gckpt_pick *fetch; /* for gckpt_fetch and gckpt_collect, */
+    const gckpt_fetch_spec *fetch; /* for gckpt_fetch and gckpt_collect, */
     int fetches;             /* so many */
     /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
@@ -1277,7 +1277,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on witho
 /* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
+GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -1287,7 +1287,7 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_TREE,     /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_REDUCTION,     /* arena: sums of leaves that wait, what comes from another rank */
     GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
     GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
                              sharded */
@@ -1303,11 +1303,11 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
  * computed, else nothing. overhead: what it is above the least that
  * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
  * that. */
-GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
-GCKPT_API uint64_t gckpt_plan_hidden(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
- * has less work than proven_work (a micro-batch's, as gckpt_plan_work), and none has fewer bytes
+ * has less work than proven_work (a micro-batch's, as gckpt_plan_cost), and none has fewer bytes
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
  * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
@@ -1315,17 +1315,17 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
  * for a proof: parameters and state, and what computes nothing twice. */
-GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
 /* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
  * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
 /* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
  * being number *first (may be NULL); all of them when there is one rank. */
-GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
@@ -1334,9 +1334,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
-    uint64_t work; /* gckpt_cost; 0 for an update or a reduce */
+    uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int again;     /* 1: a forward that has run before, a recompute */
+    int recompute;     /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
@@ -1348,11 +1348,11 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
-    GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
+    GCKPT_BUFFER_SAVED,                /* what a forward keeps for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_TREE                /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION                /* a leaf's sum that waits, or room for another rank's */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1366,7 +1366,7 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -1379,7 +1379,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
  * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
@@ -1409,7 +1409,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * GCKPT_NO_TRAINING does not draw. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
-#endif /* GCKPT_NO_TABLES */
+#endif /* GCKPT_NO_EXPORT */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
@@ -1421,28 +1421,28 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be cho
  * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
  * each time, so that ids hold for all. */
 #define GCKPT_MAX_TERMS 16
-typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
+typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
-typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
+typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                       gckpt_cost *costs, int cost_count, void *user);
-/* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
+/* The plan with the least gckpt_plan_step_cost, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
  * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure measure);
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
 
 /* ---- the frontier: what every budget costs ---- */
 /* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
 typedef struct {
     size_t bytes;
-    uint64_t work;              /* gckpt_plan_work */
+    uint64_t cost;              /* gckpt_plan_cost */
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
-    uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
+    uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
 /* All points of GCKPT_OPTIMAL at once, of the store as it is: freeze, pack, .. before; desc as for
@@ -1464,7 +1464,7 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
  * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
  * proven_bytes. */
@@ -1488,7 +1488,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
  * called at a step's end, before the report; before the first update, if the step clips, if it may
  * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
- * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
  * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its
  * own each call has taken effect when it returns. A call, what it points to on the host
  * (attributes, shapes) and the structs below live until the function returns; their other pointers
@@ -1520,7 +1520,7 @@ typedef struct {
  * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
-} gckpt_rates;
+} gckpt_update_constants;
 /* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
  * order, its further accumulators are added to the first, which keeps the sum (with `update` it
  * need not); the sum is divided; the square sum of that taken; the parameter updated with it. */
@@ -1535,22 +1535,22 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
-    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
+    const uint32_t *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
-    gckpt_rates rates;
+    gckpt_update_constants rates;
     uint16_t *bf16; /* a copy, to be made of what is updated; NULL: none. Not of backends */
-} gckpt_pass;
+} gckpt_update_pass;
 
-/* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
+/* A parameter's values as they are stored (gckpt_store_quantise), to n floats. */
 typedef struct {
     gckpt_storage storage; /* not F32 */
-    const void *packed;
+    const void *quantised;
     const float *scales; /* I8: of each row */
     int64_t row, n;      /* elements of a row; all */
     float *to;
-} gckpt_unpacking;
+} gckpt_dequantisation;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
  * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
@@ -1562,11 +1562,11 @@ typedef struct {
 typedef struct {
     const void *owner; /* the executor */
     int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
-    int64_t row, rows, position;
+    int64_t first_row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
-} gckpt_moment;
+} gckpt_step_params;
 
 struct gckpt_backend {
     const char *name; /* a plan that was made for it runs on backends of this name only */
@@ -1576,7 +1576,7 @@ struct gckpt_backend {
                           workspace are needed; else those that are NULL are the plain ones of the
                           processor, and so are kernels that `find` has not */
     int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
-    void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
+    void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     /* Any bytes at any address, between steps, too: */
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -1600,7 +1600,7 @@ struct gckpt_backend {
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
-    void (*update)(const gckpt_call *call, const gckpt_pass *pass);
+    void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
@@ -1610,11 +1610,11 @@ struct gckpt_backend {
      * by kernels, fill, add, convert, copy, move and join only, then calls recorded. That returns
      * 1; or 0, if nothing of it was done since it was only recorded, and could not be: the executor
      * asks again (and repeat no more). forget: what `owner` asked for holds no longer. */
-    int (*repeat)(void *context, const gckpt_moment *moment);
-    int (*recorded)(void *context);
-    void (*forget)(void *context, const void *owner);
+    int (*replay)(void *context, const gckpt_step_params *moment);
+    int (*captured)(void *context);
+    void (*discard_captures)(void *context, const void *owner);
     /* Why get found no memory, the last time, and what helps: what error texts end with. */
-    const char *(*shortage)(void *context);
+    const char *(*memory_hint)(void *context);
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
@@ -1626,23 +1626,23 @@ struct gckpt_backend {
      * from host_get; the other side is not touched before join, but read where it goes out. */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
-    void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
-    void (*join)(void *context);
+    void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
+    void (*wait_copies)(void *context);
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
     /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
      * time and copies them in (slow, and such micro-batches are not repeated). */
-    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
-    void (*join_but)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what the
+    void (*wait_copies_until)(void *context, int later);
+    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none. beside(1): what the
      * thread asks for from here on (add, copy) goes into a second queue, behind all that was asked
      * for; it returns that (a cudaStream_t). beside(0): into the first one again, which goes on
      * beside it. rejoin: what is asked for later waits for all such pieces but the last `later`.
      * copy_in takes 16 MiB (at least half a MiB a time) before it waits for what was asked for. */
-    void *(*beside)(void *context, int on);
-    void (*rejoin)(void *context, int later);
+    void *(*use_comm_queue)(void *context, int on);
+    void (*wait_comm_queue)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1679,13 +1679,13 @@ typedef struct {
  * ignored once the first update has begun: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions;
-    int64_t row, rows;
+    int64_t first_row, rows;
     gckpt_kind kind;
     const char *name;
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_POISON     1u /* fill what is dead with NaN after its last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
@@ -1716,7 +1716,7 @@ typedef enum {
  * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
-    int on_backend; /* 1: it takes addresses in a backend's own memory, too */
+    int device_aware; /* 1: it takes addresses in a backend's own memory, too */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes); /* 1; 0: it failed */
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
@@ -1724,7 +1724,7 @@ typedef struct {
     int (*all_reduce)(void *user, float *x, size_t n);
     /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
      * touches what is under way; may be NULL, and then they wait for their timeout */
-    void (*give_up)(void *user);
+    void (*abort)(void *user);
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
@@ -1734,8 +1734,8 @@ typedef struct {
      * asked where the host must wait, so the timeout counts what is computed before, too. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
-    int (*landed)(void *user);
-} gckpt_ranks;
+    int (*enqueued_done)(void *user);
+} gckpt_transport;
 typedef struct {
     gckpt_memory memory; /* for tables, caches, copies; the arena when not given */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
@@ -1773,15 +1773,15 @@ typedef struct {
      * executor no copy is under way. With a backend's own memory each is waited for at once. */
     int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
-     * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
+     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with its
      * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
      * were being updated, go back to what was saved. */
-    const gckpt_ranks *ranks;
+    const gckpt_transport *transport;
     /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
      * for another number of ranks */
     int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
-    void (*own_optimiser)(void *user, const gckpt_update *); /* GCKPT_OWN_OPTIMISER */
+    void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                              /* for the callbacks */
     /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
@@ -1871,12 +1871,12 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE (the last call ends
- * the step, when gckpt_next has no more). Feeds must stay where they are, or be copied
+ * the step, when gckpt_next_instruction has no more). Feeds must stay where they are, or be copied
  * (copy_feeds). Starting another step abandons this one; what it has updated stays so. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
+GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
  * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
@@ -1887,7 +1887,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 #endif /* GCKPT_NO_TRAINING */
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
@@ -1914,7 +1914,7 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 /* Bytes sent to other ranks so far, by exchanges. */
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
+GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
 /* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
  * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
@@ -1966,7 +1966,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * the others. A recompute is taken to last as long as the first forward; with cold caches it takes
  * more, when it leaves only what the backward needs, less. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, double (*seconds)(void *user), void *user,
+                                       int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
 /* Where the time of steps goes, by instruction (gckpt_plan_get, gckpt_plan_usage: which tensor,
  * again or not); examples/summary.h prints it by tensor and by op. */
@@ -1974,14 +1974,14 @@ typedef struct {
     double seconds;
     int64_t runs;          /* in all steps: micro-batches; one a step of what runs once */
     uint64_t flops, bytes; /* of one run of an op, of a whole micro-batch: bytes read and written */
-} gckpt_spent;
+} gckpt_profile_entry;
 typedef struct {
-    double (*seconds)(void *user); /* a clock that starts anywhere */
+    double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
-    gckpt_spent *spent; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    gckpt_profile_entry *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
     int count;
     int64_t steps;
-    double all; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    double total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
@@ -1995,14 +1995,14 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
 typedef struct {
     int64_t rows;    /* gckpt_plan_rows */
     size_t bytes;    /* gckpt_plan_bytes */
-    uint64_t work;   /* gckpt_plan_step_work: the prediction */
+    uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
     double overhead; /* gckpt_plan_overhead */
     double seconds;  /* of a step but for its updates, the least of `runs` */
     int runs;        /* 0: the time was over */
 } gckpt_trial;
 enum { GCKPT_MAX_TRIALS = 16 };
 typedef struct {
-    double (*seconds)(void *user); /* a clock that starts anywhere */
+    double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
     double limit;            /* seconds; a step that was begun is ended. 0: nothing is tried */
     const gckpt_feed *feeds; /* of a whole batch; build may fill in the ids */
@@ -2013,16 +2013,16 @@ typedef struct {
     /* what came of it; the first is gckpt_fit's plan, trials[fastest] the one that is returned */
     gckpt_trial trials[GCKPT_MAX_TRIALS];
     int count, fastest;
-} gckpt_timed;
+} gckpt_fit_timing;
 /* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
  * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
  * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
  * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
  * the budget on the store's parameters, but do not update: values, state and step stay, bit for
  * bit. Half the limit may go into planning. */
-GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
-                                      gckpt_measure measure, gckpt_timed *timed);
+                                      gckpt_measure_fn measure, gckpt_fit_timing *timed);
 #endif
 #endif /* GCKPT_NO_CHECK */
 
@@ -2262,13 +2262,13 @@ extern "C" {
 enum {
     GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
     GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
-    GCKPTI_WITH_PICKS = GCKPTI_WITH(PICKS),
+    GCKPTI_WITH_FETCH = GCKPTI_WITH(PICKS),
     GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
     GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
-    GCKPTI_WITH_BANDS = GCKPTI_WITH(BANDS),
-    GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
+    GCKPTI_WITH_TILES = GCKPTI_WITH(BANDS),
+    GCKPTI_WITH_QUANT = GCKPTI_WITH(PACK)
 };
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
@@ -4304,21 +4304,21 @@ GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
  *             (Loshchilov & Hutter 2019)
  * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
  * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-GCKPTI_INLINED FLOATS V(decayed)(const gckpt_rates *a, FLOATS w)
+GCKPTI_INLINED FLOATS V(decayed)(const gckpt_update_constants *a, FLOATS w)
 {
     return V(fma)(V(set1)(-a->decay), w, w);
 }
-GCKPTI_INLINED void V(step_sgd)(const gckpt_rates *a, FLOATS g, FLOATS *w)
+GCKPTI_INLINED void V(step_sgd)(const gckpt_update_constants *a, FLOATS g, FLOATS *w)
 {
     *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_momentum)(const gckpt_rates *a, float momentum, FLOATS g, FLOATS *w,
+GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g, FLOATS *w,
                                      FLOATS *m)
 {
     *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
     *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
 {
     FLOATS d = g * a->scale;
     *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);
@@ -4740,7 +4740,7 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
+    unsigned char *next_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
@@ -4779,7 +4779,7 @@ typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;          /* one of the two, */
     int64_t row, step, next;       /* to the next row of c (column for b), link, matrix */
-    const gckpt_unpacking *stored; /* or this, of one matrix */
+    const gckpt_dequantisation *stored; /* or this, of one matrix */
 } gckpti_factor;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
@@ -4800,19 +4800,19 @@ typedef struct gckpti_product {
     int64_t run, before;
 } gckpti_product;
 
-static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_QUANT && x->stored; }
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
-static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
+static inline const gckpt_dequantisation *gckpti_stored_of(const gckpt_call *call)
 {
-    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
+    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
 }
 
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
+    uint64_t packs; /* calls of gckpt_store_quantise, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;        /* of all values but external ones, however they are stored */
@@ -4941,7 +4941,7 @@ enum { GCKPTI_NIBBLES = 32, GCKPTI_NIBBLE_BYTES = 18, GCKPTI_NIBBLE_MOST = 52403
 /* Elements that files have for n values, which are whole blocks. */
 static inline int64_t gckpti_units(int storage, int64_t n)
 {
-    return storage == GCKPT_STORED_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
+    return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
 }
 
 static inline int64_t gckpti_stored_bytes(int storage, int64_t n)
@@ -4963,7 +4963,7 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Bytes in memory of array i: values, as they are stored, or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
-static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
 /* Bytes add up to what can be counted: SIZE_MAX stands for more. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -4988,13 +4988,13 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
 
 /* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
  * float is written over it. No scales: 1. */
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
 /* The same from the row, or block, on that begins at element `at`. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_from(const gckpt_dequantisation *u, int64_t at);
 
 /* A parameter's, on the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q);
 
 /* The floats that n values from element `at` on stand for. */
 GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
@@ -5003,20 +5003,20 @@ GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n,
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_packed(int storage)
 {
-    return GCKPTI_WITH_PACK && storage != GCKPT_STORED_F32;
+    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
 }
 static inline int gckpti_has_storage(int storage)
 {
-    return GCKPTI_WITH_PACK || storage == GCKPT_STORED_F32;
+    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
 }
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets; I4:
  * whole blocks. 0: one cannot be held. */
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* All floats of what is stored so, to u->to. */
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking);
 
 /* A product whose b is read as it is stored. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t);
@@ -5025,7 +5025,7 @@ static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const 
 {
     return (void)q, (void)at, (void)n, (void)x, 0;
 }
-static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
     (void)call, (void)unpacking;
 }
@@ -5104,7 +5104,7 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 /* What the files of store share; no other folder uses it. */
 
 /* ---- store/pack.c ---- */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x);
@@ -5155,7 +5155,7 @@ GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckp
 
 GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot)
 {
-    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORED_F32);
+    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
     return gckpti_shared(q->p.elements, s->rank, s->ranks, whole ? GCKPT_SHARD_NONE : s->shard,
                          slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
@@ -5163,26 +5163,26 @@ GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_par
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
-    return (unsigned)storage <= GCKPT_STORED_I4 ? gckpti_storages[storage].name
+    return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
 }
 
 GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
 {
-    if (storage < GCKPT_STORED_I8)
+    if (storage < GCKPT_STORAGE_I8)
         return 1;
     return shape->n > 1 &&
-           (storage == GCKPT_STORED_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
+           (storage == GCKPT_STORAGE_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
 }
 
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
-    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+    return p->storage == GCKPT_STORAGE_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
 }
 
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 {
-    if (p->storage != GCKPT_STORED_I8)
+    if (p->storage != GCKPT_STORAGE_I8)
         return 0;
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
@@ -5201,7 +5201,7 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
     void *block = q->p.values;
     if (first)
         memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
@@ -5211,10 +5211,10 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
-    int floats = q->p.storage == GCKPT_STORED_F32;
+    int floats = q->p.storage == GCKPT_STORAGE_F32;
     q->p.values = floats ? (float *)at : NULL;
-    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
-    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+    q->p.quantised = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)at : NULL;
 }
 
 /* Gives back the memory of values that the store owns. */
@@ -5255,9 +5255,9 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_BF16; i++)
         half[i] = gckpti_to_bf16(x[i]);
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_F16; i++) {
         large |= x[i] > 65504 || x[i] < -65504;
         half[i] = gckpti_to_f16(x[i]);
     }
@@ -5275,11 +5275,11 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
 static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_BF16; k++)
         y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_F16; k++)
         y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_I8; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
     memcpy(to, y, sizeof y);
 }
@@ -5289,7 +5289,7 @@ static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t
 {
     float y[GCKPTI_NIBBLES];
     for (int64_t some; n > 0; n -= some, at += some, x += some) {
-        const unsigned char *b = from + gckpti_units(GCKPT_STORED_I4, at);
+        const unsigned char *b = from + gckpti_units(GCKPT_STORAGE_I4, at);
         const int64_t first = at % GCKPTI_NIBBLES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
         for (int k = 0; k < GCKPTI_NIBBLES / 2; k++) {
@@ -5301,14 +5301,14 @@ static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t
     }
 }
 
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
-    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    const unsigned char *from = (const unsigned char *)u->quantised + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
-    if (u->storage == GCKPT_STORED_I4) {
-        gckpti_unpack_nibbles((const unsigned char *)u->packed, at, n, x);
+    if (u->storage == GCKPT_STORAGE_I4) {
+        gckpti_unpack_nibbles((const unsigned char *)u->quantised, at, n, x);
         return;
     }
     for (int64_t row; n > 0; n -= row, at += row) {
@@ -5325,28 +5325,28 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
     }
 }
 
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_from(const gckpt_dequantisation *u, int64_t at)
 {
-    gckpt_unpacking rest = *u;
-    rest.packed = (const unsigned char *)u->packed + gckpti_stored_bytes((int)u->storage, at);
+    gckpt_dequantisation rest = *u;
+    rest.quantised = (const unsigned char *)u->quantised + gckpti_stored_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
 }
 
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
-    gckpt_unpacking u = {
-        p->storage, p->packed, p->scales, gckpti_row_length(p), p->elements, NULL
+    gckpt_dequantisation u = {
+        p->storage, p->quantised, p->scales, gckpti_row_length(p), p->elements, NULL
     };
     return u;
 }
 
 GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    const gckpt_unpacking u = gckpti_unpacking_of(q);
-    if (q->p.storage == GCKPT_STORED_F32)
+    const gckpt_dequantisation u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORAGE_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
     else
         gckpti_unpack(&u, at, n, x);
@@ -5399,22 +5399,22 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
-            m->array[i] = (float *)b->get(b->context, bytes, 64);
+            m->array[i] = (float *)b->allocate(b->context, bytes, 64);
         if (!m->array[i])
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        if (i || !q->p.packed) {
+        if (i || !q->p.quantised) {
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
         if (scales) /* first, as a block has them */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
                    bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
@@ -5762,8 +5762,8 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
         q->p.lr_scale = gckpti_float(w->factors[0]);
         q->p.decay_scale = gckpti_float(w->factors[1]);
         q->p.scales = (const float *)w->scales;
-        if (w->storage != GCKPT_STORED_F32)
-            q->p.packed = w->values;
+        if (w->storage != GCKPT_STORAGE_F32)
+            q->p.quantised = w->values;
         else if (w->frozen) /* nobody writes to them */
             memcpy(&q->p.values, &w->values, sizeof w->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
@@ -5987,7 +5987,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORAGE_F32;
     return result;
 }
 
@@ -6098,12 +6098,12 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             "get: index %i; the store has %z parameters, from 0 on, and out must "
                             "not be NULL",
                             index, store ? store->count : 0);
-    if (out->storage == GCKPT_STORED_F32) { /* it may be written now */
+    if (out->storage == GCKPT_STORAGE_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (out->values || out->packed)
+    if (out->values || out->quantised)
         return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
@@ -6157,7 +6157,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 GCKPTI_WARM
 
 /* >>store/pack */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's, or I4 with one in each block ---- */
 
@@ -6216,14 +6216,14 @@ static int gckpti_pack_nibbles(const float *x, unsigned char *to)
 /* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
 static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
-    if (storage == GCKPT_STORED_F32)
+    if (storage == GCKPT_STORAGE_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    if (storage < GCKPT_STORED_I8)
+    if (storage < GCKPT_STORAGE_I8)
         return gckpti_to_halves(storage, x, n, (uint16_t *)to);
     int fits = 1;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I4; i += GCKPTI_NIBBLES)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I4; i += GCKPTI_NIBBLES)
         fits &= gckpti_pack_nibbles(x + i, (unsigned char *)to + gckpti_units((int)storage, i));
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I8; i++)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I8; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return fits;
 }
@@ -6259,7 +6259,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    return (q->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
+    return (q->p.storage != GCKPT_STORAGE_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
            gckpti_pack_piece(q, at, n, x);
 }
 
@@ -6289,12 +6289,12 @@ GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, i
     float scale = 1;
     gckpti_param drawn = *q;
     drawn.raw = 1;
-    if (q->p.storage == GCKPT_STORED_I8) {
+    if (q->p.storage == GCKPT_STORAGE_I8) {
         const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
         *n = gckpti_min(*n, row - in_row);
         scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row, NULL));
     }
-    const gckpt_unpacking u = { q->p.storage, packed, &scale, *n, *n, NULL };
+    const gckpt_dequantisation u = { q->p.storage, packed, &scale, *n, *n, NULL };
     (void)gckpti_pack(q->p.storage, scale, x, *n, packed);
     gckpti_unpack(&u, 0, *n, x);
 }
@@ -6315,7 +6315,7 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 {
     float room[GCKPTI_DRAWN];
     const int64_t row = gckpti_row_length(&to->p);
-    const int scaled = to->p.storage == GCKPT_STORED_I8;
+    const int scaled = to->p.storage == GCKPT_STORAGE_I8;
     int fits = 1;
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
         float *kept = NULL;
@@ -6332,15 +6332,15 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 
 static void gckpti_unpack_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    const gckpt_dequantisation *u = (const gckpt_dequantisation *)context;
     int64_t at = i * GCKPTI_JOB;
     (void)worker;
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
-    gckpt_unpacking u = *unpacking;
+    gckpt_dequantisation u = *unpacking;
     gckpt_parallel(call, GCKPTI_JOBS(u.n), gckpti_unpack_item, &u);
 }
 
@@ -6349,7 +6349,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 {
     enum { SOME = 64 >> GCKPTI_LEAN };
-    const gckpt_unpacking *u = t->b.stored;
+    const gckpt_dequantisation *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[SOME];
@@ -6389,13 +6389,13 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
             "with GCKPT_SHARD_VALUES pack it before its values are made",
             q->p.name);
     if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16  ? 65504
-                            : as.storage == GCKPT_STORED_I4 ? (double)GCKPTI_NIBBLE_MOST
+        const double most = as.storage == GCKPT_STORAGE_F16  ? 65504
+                            : as.storage == GCKPT_STORAGE_I4 ? (double)GCKPTI_NIBBLE_MOST
                                                             : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
                             gckpti_size((double)q->init.uniform) +
                             gckpti_size((double)q->init.constant);
-        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
+        if (peak <= most || as.storage <= GCKPT_STORAGE_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
                             "pack: initial values of \"%s\" may be %g; %s holds up to %g",
@@ -6421,9 +6421,9 @@ static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
     if (!q->next_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        to.p.storage == GCKPT_STORED_F16
+                        to.p.storage == GCKPT_STORAGE_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
-                        : to.p.storage == GCKPT_STORED_I4
+                        : to.p.storage == GCKPT_STORAGE_I4
                             ? "beyond 524032, or not finite; I4 has no scale for their block, "
                               "BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
@@ -6455,16 +6455,16 @@ static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
     q->next_block = NULL;
 }
 
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
     gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I4)
+    if ((unsigned)storage > GCKPT_STORAGE_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].next_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
+        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I8;
         q->next_storage = (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : less);
     }
     if (result != GCKPT_OK)
@@ -6487,17 +6487,17 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales)
 {
     gckpti_param *q = NULL;
     const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I4)
+    if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
+    else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORED_I4 &&
+    else if (storage == GCKPT_STORAGE_I4 &&
              (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
         problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
                   "of its blocks";
@@ -6511,7 +6511,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
     if (result != GCKPT_OK)
         return result;
     q->p.storage = storage;
-    q->p.packed = values;
+    q->p.quantised = values;
     q->p.scales = scales;
     return result;
 }
@@ -6921,7 +6921,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     out->shape = t->shape;
     out->type = t->type;
     out->loss = t->op && t->op->flags & GCKPT_LOSS;
-    out->batchless = t->batchless;
+    out->batch_invariant = t->batchless;
     out->inputs = t->inputs;
     for (int i = 0; i < t->inputs; i++)
         out->input[i] = t->in[i]->id;
@@ -6968,7 +6968,7 @@ GCKPT_API void gckpt_segment_end(gckpt_graph *graph)
         graph->segment = graph->segments[graph->segment].parent;
 }
 
-GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user)
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user)
 {
     if (!block || !x)
         return NULL;
@@ -7053,7 +7053,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
-        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
+        int measures = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -7110,7 +7110,7 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
     unsigned needs = 0;
     for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
         needs |= op->needs[i];
-    return (needs & GCKPT_MEASURES) != 0;
+    return (needs & GCKPT_UPDATES_RUNNING) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -7164,7 +7164,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->other_rows = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
+    g->other_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
     if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
@@ -7189,7 +7189,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            in[0]);
     if (gckpti_hands_in(op))
         t->mixes = GCKPTI_IN_TRAINING;
-    t->aux_bytes = call.aux_bytes;
+    t->aux_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
@@ -7344,7 +7344,7 @@ static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int bac
     gckpti_dropping d = { gckpti_passage_of(call, backward), 1.0f / (1.0f - p), (uint32_t)least, 0,
                           { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
     d.least += (float)d.least < least;
-    d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
+    d.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.way.n / call->rows) : 0;
     return d;
 }
 
@@ -7364,7 +7364,7 @@ static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int bac
 /* Element i of a gradient is a sum, with a low part where the plan has one. */
 GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
 {
-    gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
+    gckpti_sum_add(&to->grad[i], to->compensation ? to->compensation + i : NULL, x);
 }
 
 /* ---- ops/broadcast.c ---- */
@@ -8113,7 +8113,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
-typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -8246,7 +8246,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
         return gckpti_errors_shape(call, #name);                                                   \
     }                                                                                              \
     GCKPTI_BOTH_WAYS(name, gckpti_errors_by(call, backward, kind, gckpti_plain_errors()))          \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,   \
                __VA_ARGS__)
 #define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
@@ -8693,10 +8693,10 @@ static void gckpti_pair_gradient(const gckpt_call *call, int i,
         return;
     gckpti_broadcast_walk(&w, call, 1);
     r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
+    if (in->compensation && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        r.d = in->grad + w.at[i], r.low = in->low ? in->low + w.at[i] : NULL;
+        r.d = in->grad + w.at[i], r.low = in->compensation ? in->compensation + w.at[i] : NULL;
         r.own = in->data ? in->data + w.at[i] : NULL;
         r.other = other->data ? other->data + w.at[1 - i] : NULL;
         run(&r);
@@ -8744,8 +8744,8 @@ GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
 
 #define GCKPTI_EITHER (GCKPT_IN(0) | GCKPT_IN(1))
-GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), 0, 0)
-GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES(0), 0, 0)
+GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), 0, 0)
+GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES_GRAD(0), 0, 0)
 GCKPTI_PAIR(mul, times, times, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
 GCKPTI_PAIR(div, above, below, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_EITHER)
 GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
@@ -8763,7 +8763,7 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     int64_t o = 0;
     if (backward && !in->grad)
         return;
-    if (in->low || i == 0)
+    if (in->compensation || i == 0)
         gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
     if (i == 0) /* the condition's gradient is 0 */
         return;
@@ -8773,8 +8773,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
             const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
             const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
             const float g = backward && taken ? call->grad_out[o] : 0.0f;
-            if (in->low)
-                gckpti_sum_add(&in->grad[at], &in->low[at], g);
+            if (in->compensation)
+                gckpti_sum_add(&in->grad[at], &in->compensation[at], g);
             else if (backward)
                 gckpti_put(&in->grad[at], g, in->accumulate);
             else if (taken)
@@ -8928,7 +8928,7 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     int64_t all = v.size * v.inner, at = (begin + (p->moves ? call->position : 0)) * v.inner;
-    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    const gckpt_dequantisation *stored = gckpti_stored_of(call);
     if (backward && x->grad) {
         gckpti_start(x->grad, v.outer * all, x->accumulate);
         gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
@@ -8938,10 +8938,10 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     const gckpti_slice *p = (const gckpti_slice *)attributes;
-    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     *rows = same;
     return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
@@ -9022,9 +9022,9 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
-    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
     const int axis = *(const int *)attributes;
     *rows = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
@@ -9191,7 +9191,7 @@ static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
         gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
                        gckpti_greatest_item, &s);
 }
-GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->aux))
+GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->saved))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
     gckpti_greatest_by(call, NULL, call->out);
@@ -9207,12 +9207,12 @@ static gckpt_result gckpti_greatest_shape(gckpt_call *call, const char *op)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
 GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
@@ -9318,7 +9318,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
-    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    const gckpt_dequantisation *stored = gckpti_stored_of(call);
     float row[64];
     if (stored && gckpti_is_wide(call->out))
         gckpti_unpack(stored, at, n, call->out + r * n);
@@ -9441,8 +9441,8 @@ static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k
     int64_t da = gckpti_product_scratch(call, m, k, n);
     int64_t db =
         turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
-    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
-    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
@@ -9519,12 +9519,12 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_dequantisation *u,
                                   gckpti_factor *x)
 {
-    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORED_BF16;
+    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (halves)
-        x->bf16 = (const uint16_t *)u->packed;
+        x->bf16 = (const uint16_t *)u->quantised;
     else
         x->stored = u;
 }
@@ -9535,7 +9535,7 @@ static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->start = NULL, t->start_row = 0, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->work;
+    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->workspace;
 }
 
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
@@ -9623,7 +9623,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].compensation;
     if (!bias)
         return;
     gckpti_start(bias, n, call->in[2].accumulate);
@@ -9643,9 +9643,9 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
-    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attributes;
     *rows = same;
     return call->in[1].shape.n == 2;
@@ -9937,7 +9937,7 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
         int64_t from;
         const int64_t n = gckpti_mixed_seen(s, r, &from), query = s->i + r;
         const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
-        const float lse = ((const float *)call->aux)[s->head * h->t + query];
+        const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
             delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
@@ -10067,7 +10067,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
                               i == o->gain ? "gain" : "bias", gckpti_last(x), &call->in[i].shape);
     call->shape = *x;
-    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
+    call->saved_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
     call->mixes_rows = x->n < 2;
     return GCKPT_OK;
 }
@@ -10079,7 +10079,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * n;
         float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
@@ -10110,7 +10110,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *in = call->in;
-    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->saved;
     const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
     gckpti_start_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
@@ -10146,9 +10146,9 @@ GCKPTI_BOTH_WAYS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layerno
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
@@ -10250,8 +10250,8 @@ static void gckpti_attention_work(gckpt_call *call, int shared)
     int64_t most = INT64_MAX / 4096 / unit;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
     int64_t s = shared ? gckpti_min(k->d[1], most / d) : 0;
-    call->work_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
-    call->work_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
+    call->workspace_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
+    call->workspace_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -10283,7 +10283,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "q %S, k %S",
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
-    call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
+    call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_work(call, o->key_heads && o->key_heads < o->heads);
     return GCKPT_OK;
 }
@@ -10355,7 +10355,7 @@ static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int back
     if (!backward)
         gckpti_blank(call->out, call->out_bf16, at, n * h->c);
     for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
-        gckpti_blank((float *)call->aux, NULL, i * h->t + first, n);
+        gckpti_blank((float *)call->saved, NULL, i * h->t + first, n);
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
         const int64_t key = row * h->s * h->kc, behind = h->s - keys;
@@ -10427,8 +10427,8 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
         if (narrow)
             gckpti_to_bf16s(out, call->out_bf16 + at, d);
-        if (call->aux)
-            ((float *)call->aux)[i] = max + gckpti_log(sum);
+        if (call->saved)
+            ((float *)call->saved)[i] = max + gckpti_log(sum);
     }
 }
 
@@ -10449,7 +10449,7 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
         for (int64_t i = 0; i < t; i++) {
             int64_t at = at_q + i * c, key = at_k + j0 * h->kc, n = h->sight.keys - j0;
             const float *q = in[0].data + at, *g = call->grad_out + at;
-            float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
             const int64_t from = n > 0 ? gckpti_heads_unseen(h, i, j0, n) : 0;
             if (n <= from)
@@ -10480,7 +10480,7 @@ static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
     gckpti_heads h = gckpti_attention_begin(call, backward);
     const int64_t queries = h.heads * h.t;
-    float *rest = (float *)call->work;
+    float *rest = (float *)call->workspace;
     if (backward)
         gckpti_start_gradients(call, 0, 3);
     for (int64_t row = 0; row < call->shape.d[0]; row++) {
@@ -10527,9 +10527,9 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
                 gckpti_attention_flops_backward, gckpti_attention_lengths,
                 (unsigned)GCKPTI_CACHED | GCKPTI_NARROW | GCKPT_INDEX(3),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 /* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
 static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc *desc,
@@ -10646,8 +10646,8 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
-    call->work_forward = (size_t)(x->d[1] * turned) * sizeof(float);
-    call->work_backward = call->work_forward;
+    call->workspace_forward = (size_t)(x->d[1] * turned) * sizeof(float);
+    call->workspace_backward = call->workspace_forward;
     return GCKPT_OK;
 }
 
@@ -10661,7 +10661,7 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
             gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
-        float sine, cosine, *to = (float *)call->work + begin * turned + i;
+        float sine, cosine, *to = (float *)call->workspace + begin * turned + i;
         for (int64_t position = begin; position < end; position++, to += turned) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
@@ -10682,7 +10682,7 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
+            const float *turn = (const float *)call->workspace + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, turn++) {
                 float a = from[i], b = from[i + half];
@@ -10707,18 +10707,18 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     if (!x || !desc)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
-    const int64_t turned = desc->turned ? desc->turned : d;
+    const int64_t turned = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
     const gckpti_rotary o = { desc->heads,
                               desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->first, INT32_MAX),
+                              (int)gckpti_min(desc->position, INT32_MAX),
                               0,
                               scale,
                               f != NULL };
-    size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
-    if (desc->first < 0 || desc->first > INT32_MAX)
+    size_t bytes = desc->position ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
+    if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
-                           desc->first, INT32_MAX);
+                           desc->position, INT32_MAX);
     if (!(scale > 0.0f && scale <= FLT_MAX) || (f && turned > 2 * GCKPTI_ROTARY_MOST))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "rotary: scale %g must be positive, frequencies at most %i, not %I",
@@ -11069,7 +11069,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = l->targets ? 0 : rows;
-    l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
+    l->aux = l->call->saved ? (float *)l->call->saved + 2 * row : NULL;
     for (int64_t r = 0; l->targets && r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
 }
@@ -11104,7 +11104,7 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     }
     if (!l->backward || !gckpti_has_weights(call) || !w->grad)
         return;
-    l->row = 0, l->aux = (float *)call->aux;
+    l->row = 0, l->aux = (float *)call->saved;
     gckpt_parallel(call, gckpti_elements(&w->shape),
                    (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
                    gckpti_loss_weight_item, l);
@@ -11154,9 +11154,9 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S must be (..,V)", name, x);
     if (!gckpti_same_shape(soft ? x : &rows, targets))
         return gckpti_targets_fail(call, name, targets, soft ? x : &rows, "logits", x);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->saved_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    call->unit = soft ? gckpti_last(x) : 0;
+    call->elements_per_count = soft ? gckpti_last(x) : 0;
     return gckpti_weights_fit(call, name, &rows);
 }
 
@@ -11185,8 +11185,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
@@ -11267,9 +11267,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
     if (!gckpti_same_shape(&rows, targets))
         return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
-    call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
-    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
+    call->saved_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -11297,7 +11297,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
     const int once = gckpti_head_once(call), have = backward && once;
-    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    float *work = (float *)call->workspace, *dw = backward ? w->grad : NULL;
     uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
     if (rounded && x->accumulate)
@@ -11306,7 +11306,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (once ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
-        gckpt_unpacking rows;
+        gckpt_dequantisation rows;
         gckpti_product t;
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
@@ -11355,7 +11355,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
                 *call->loss_count += l.counted;
             continue;
         }
-        l.aux = once ? (float *)call->work + parts.aux : l.aux;
+        l.aux = once ? (float *)call->workspace + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, 0, &parts);
             gckpti_loss_finish(&l);
@@ -11391,9 +11391,9 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                 gckpti_table_rows,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,
@@ -11445,13 +11445,13 @@ GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by(call, backward, gck
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+           GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)
@@ -11572,14 +11572,14 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
                           "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
                           o->size[1]);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
     return result;
 }
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
     if (!gckpti_is_plain(call))
-        call->work_backward =
+        call->workspace_backward =
             (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
@@ -11634,7 +11634,7 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
-    uint16_t *tap = (uint16_t *)call->aux;
+    uint16_t *tap = (uint16_t *)call->saved;
     int64_t h, w, end, y = at->y;
     (void)worker;
     (void)gckpti_taps(s, 0, at->p, &h, &end);
@@ -11679,7 +11679,7 @@ static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_wi
         if (!backward)
             gckpti_start(to, n, 0);
         else if (add) {
-            float *share = (float *)call->work + worker * n;
+            float *share = (float *)call->workspace + worker * n;
             memcpy(share, from, (size_t)n * sizeof *share);
             s->divide(share, size, n);
             from = share;
@@ -11725,26 +11725,26 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
 /* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
  * nothing to a sum that starts at +0, and count (they do anyway). */
 static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
-                            gckpt_rows *rows)
+                            gckpt_receptive_field *rows)
 {
     gckpti_pool *o = (gckpti_pool *)attributes;
     const int i = call->in[0].shape.n == 3;
-    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
     *rows = window;
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
 }
-static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     return gckpti_pool_rows(call, attributes, 0.0f, rows);
 }
 
 GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+                   gckpti_max_pool_rows, 0, GCKPT_SAVED);
 GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
                    gckpti_average_pool_rows, 0, 0);
 
@@ -11930,9 +11930,9 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
                               channels, &call->in[i].shape);
     call->shape = *x;
     int64_t means = o->groups ? x->d[0] * o->groups : channels;
-    call->aux_bytes = 2 * (size_t)means * sizeof(float);
-    call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
-    call->work_backward = call->work_forward;
+    call->saved_bytes = 2 * (size_t)means * sizeof(float);
+    call->workspace_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
+    call->workspace_backward = call->workspace_forward;
     call->mixes_rows = !o->groups;
     return GCKPT_OK;
 }
@@ -11971,7 +11971,7 @@ static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int6
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->places * n;
-    float *room = (float *)call->work + 4 * worker * n;
+    float *room = (float *)call->workspace + 4 * worker * n;
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
     p.places = s->places, p.channels = n;
@@ -11989,7 +11989,7 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
     const int64_t b = i / s->runs, first = i % s->runs * s->run;
     const int64_t end = gckpti_min(first + s->run, s->channels);
     gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
-    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->aux;
+    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->saved;
     if (s->given) {
         memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
@@ -12033,7 +12033,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const int64_t first = i * s->run, end = gckpti_min(first + s->run, s->channels);
-    const float *aux = (const float *)call->aux;
+    const float *aux = (const float *)call->saved;
     const gckpt_arg *x = &call->in[0];
     for (int64_t b = 0; b < s->images; b++) {
         gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
@@ -12060,9 +12060,9 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 /* What batchnorm measured, times rows, to the running statistics. */
 static void gckpti_batchnorm_measured(const gckpti_channels *s)
 {
-    float *sums = (float *)s->call->work;
+    float *sums = (float *)s->call->workspace;
     for (int i = 1; i < 3; i++) {
-        const float *aux = (const float *)s->call->aux + (i - 1) * s->channels;
+        const float *aux = (const float *)s->call->saved + (i - 1) * s->channels;
         float unbiased = i == 2 && s->n > 1 ? s->n / (s->n - 1) : 1;
         for (int64_t c = 0; s->call->in[i].grad && c < s->channels; c++)
             sums[c] = gckpti_mul((float)s->call->rows, aux[c] * unbiased);
@@ -12155,10 +12155,10 @@ GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, backward, &gckpti_plain_cha
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
 GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
-           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED, GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+           GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
            GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
@@ -12280,9 +12280,9 @@ static void gckpti_conv_work(gckpt_call *call, int transposed)
     int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
     int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
     size_t unit = (size_t)call->threads * sizeof(float);
-    call->work_forward = (size_t)(transposed ? up : down) * unit;
+    call->workspace_forward = (size_t)(transposed ? up : down) * unit;
     down = transposed ? down : up;
-    call->work_backward = (size_t)(down > dw ? down : dw) * unit;
+    call->workspace_backward = (size_t)(down > dw ? down : dw) * unit;
 }
 
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
@@ -12479,11 +12479,11 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attributes;
     const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
-    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
                                 0.0f };
     *rows = window;
     a->window.padding[0] = 0;
@@ -12654,9 +12654,9 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
     gckpti_sequence s = gckpti_sequence_of(call, 1);
     call->shape = *p;
     call->shape.d[2] = s.state;
-    call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
-    call->work_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
-    call->work_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -12750,7 +12750,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     const int64_t at = i * s->each, first = s->first + at, n = s->units;
     const int64_t m = gckpti_sequence_each(s, i);
     const size_t bytes = (size_t)n * sizeof(float);
-    float *state = (float *)s->call->work + worker * s->each * (s->state + s->gates);
+    float *state = (float *)s->call->workspace + worker * s->each * (s->state + s->gates);
     float *a = state + s->each * s->state;
     gckpti_start(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
@@ -12768,7 +12768,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.p = s->p->data + step * s->gates;
             cell.a = a + r * s->gates;
             cell.state = state + r * s->state;
-            cell.aux = s->call->aux ? (float *)s->call->aux + step * 4 * n : NULL;
+            cell.aux = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
             s->by->gates(&cell);
             if (s->call->out)
                 memcpy(s->call->out + step * s->state, cell.state,
@@ -12804,7 +12804,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.out = s->call->out + step * s->state;
             cell.h = gckpti_sequence_before(s, 0, b, t);
             cell.c = gckpti_sequence_before(s, 1, b, t);
-            cell.aux = (float *)s->call->aux + step * 4 * n;
+            cell.aux = (float *)s->call->saved + step * 4 * n;
             cell.d = d + r * s->state;
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
@@ -12834,7 +12834,7 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
     s.by = by;
     if (backward) {
-        s.turned = (float *)call->work;
+        s.turned = (float *)call->workspace;
         s.zero = s.turned + fast * s.units * s.gates;
         s.d = s.zero + s.units;
         s.h = s.d + most * s.state;
@@ -12898,7 +12898,7 @@ GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
 /* in[2] may be the bias or h0: then it needs less than this says. */
-#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
+#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
@@ -12958,7 +12958,7 @@ typedef struct {
 #else
 #define GCKPTI_IF_BF16(x) NULL
 #endif
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 #define GCKPTI_STORED(call) call
 #else
 #define GCKPTI_STORED(call) (void)0
@@ -13028,7 +13028,7 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
 {
     const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
     const int size = stored ? 1 : narrow ? 2 : 4, as = stored ? (int)x->stored->storage : 0;
-    const void *here = stored   ? x->stored->packed
+    const void *here = stored   ? x->stored->quantised
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
     gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
@@ -13225,7 +13225,7 @@ static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *
 static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
+    const float *aux = (const float *)call->saved + (o->center ? 3 * r : r);
     int64_t at = r * gckpti_last(&call->shape);
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     row.x = call->in[0].data ? call->in[0].data + at : NULL;
@@ -13303,7 +13303,7 @@ typedef struct {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);
@@ -13519,7 +13519,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
 }
 
 /* The optimisers (num/formulas.h), on a block whose gradient is g. */
-static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
+static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int64_t at, int64_t n)
 {
     float *w = p->values + at, *m = p->state[0], *v = p->state[1];
     switch (p->optimiser) {
@@ -13540,7 +13540,7 @@ static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at
 
 /* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
  * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *more, int64_t at,
                                           int64_t n, int update)
 {
     float *g = p->gradient + at;
@@ -13555,16 +13555,16 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
 
 typedef struct { /* a pass, and who does it */
     const gckpt_call *call;
-    const gckpt_pass *pass;
+    const gckpt_update_pass *pass;
     gckpti_adder add;
-    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    float (*block)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
 } gckpti_passing;
 
 static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_passing *s = (const gckpti_passing *)context;
-    const gckpt_pass *p = s->pass;
-    const int update = p->update && !(p->unless && *p->unless);
+    const gckpt_update_pass *p = s->pass;
+    const int update = p->update && !(p->skip_flag && *p->skip_flag);
     const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
     const float *last = NULL;
     (void)worker;
@@ -13583,7 +13583,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         p->squares[b] = squares;
 }
 
-GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     gckpti_passing s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
 #if GCKPTI_HAS_FAST
@@ -13673,7 +13673,7 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     gckpti_converting s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
-    s.at = call->row ? (uint64_t)call->row * (uint64_t)(c->n / call->rows) : 0;
+    s.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif
@@ -14283,7 +14283,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     gckpti_pieces s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
     int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
-        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
     if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
         s.kernel(call, kind);
@@ -14303,7 +14303,7 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
         gckpti_broadcast_walk(&w, call, 1);
-        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
+        if (!call->in[i].grad || !call->in[i].compensation || w.size[0] != n || w.step[i][0] != 1)
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
         c.in[1] = call->in[i];
@@ -14430,9 +14430,9 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
     gckpti_columns s = { call, NULL, NULL, NULL, NULL };
     if (gain)
-        s.gain = g->grad, s.gain_low = g->low;
+        s.gain = g->grad, s.gain_low = g->compensation;
     if (bias)
-        s.bias = b->grad, s.bias_low = b->low;
+        s.bias = b->grad, s.bias_low = b->compensation;
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     if (s.gain)
         gckpti_start(s.gain, n, g->accumulate);
@@ -14552,7 +14552,7 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     if (z->group_c > 1 || z->group_o > 1) {
         gckpti_windows_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut },
                                    gckpti_windows_of(s) };
-        job.w.t.room = call->work, job.by.t = &job.w.t;
+        job.w.t.room = call->workspace, job.by.t = &job.w.t;
         job.by.room = gckpti_windows_room(job.w.t.m, job.w.t.n, job.w.t.k);
         gckpti_products_cut(&job.by);
         gckpti_products_run(&job.by);
@@ -14602,7 +14602,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(by);
     const int backward = call->grad_out || call->grad_out_bf16;
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: those with most work first */
-    float *room = (float *)call->work;
+    float *room = (float *)call->workspace;
     room += worker * gckpti_attention_room(call, h.t, h.shared, h.d, backward);
     i = backward ? i * h.group : i / h.blocks;
     if (!gckpti_heads_see(&h, i / h.heads))
@@ -14818,8 +14818,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
-    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
-    gckpt_pass p;
+    const gckpt_update_constants a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_update_pass p;
     gckpt_call c;
     memset(&p, 0, sizeof p);
     memset(&c, 0, sizeof c);
@@ -14953,7 +14953,7 @@ GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y
 }
 
 /* Both ways round, since gckpt_product may turn a product. */
-GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
     if (!call || call->plain)
@@ -14990,7 +14990,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     if (call->kernels && t.c_col == 1) {
         gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
                                              gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
-        p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.work;
+        p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.workspace;
         gckpti_fp32_fast(call, &p);
         return;
     }
@@ -15208,7 +15208,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
     X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
     X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
@@ -15260,9 +15260,9 @@ struct gckpt_plan {
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
-    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
-    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_TILES,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
@@ -15578,7 +15578,7 @@ static inline int gckpti_is_offered(const gckpti_planner *p)
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
 /* ---- plan/bands.c ---- */
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end);
@@ -15833,12 +15833,12 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
 /* ---- plan/bands.c, plan/runs.c ---- */
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
 
 /* What is known of an op: rows.inputs 0: it is in no run. */
 typedef struct {
-    gckpt_rows rows;
+    gckpt_receptive_field rows;
     void *attributes; /* for bands */
     int last;         /* the last op that reads it; p->n: the program does */
     int step;         /* of a run that is being made; -1: none */
@@ -15889,7 +15889,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->aux = *stored++;
     }
     o->more = stored;
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_HOLD)
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_OFFLOAD_DONE)
         return;
     if (ins->kind != GCKPT_UPDATE)
         o->work = *stored++;
@@ -15987,7 +15987,7 @@ GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {
@@ -16039,7 +16039,7 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. Indices that an op gave it may read
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. Indices that an op gave it may read
  * without saying so, since those that are fed are always there. */
 GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
@@ -16145,7 +16145,7 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
 
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
 {
-    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+    return gckpti_copy_work(p->desc->offload_cost, gckpti_parts_bytes(&p->unit[unit], parts));
 }
 
 /* >>plan/mixed */
@@ -16172,7 +16172,7 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
+        const gckpt_fetch_spec *pick = &p->desc->fetch[i];
         int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
         if (pick->tensor && pick->tensor->graph == p->g)
             p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
@@ -16265,7 +16265,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     size_t all = backward ? p->work_backward[ins->id] : p->work_forward[ins->id];
     for (int i = 0; i < t->inputs; i++)
         if (copy[2 * i + 1] != GCKPTI_NONE && copy[out + 1] != GCKPTI_NONE &&
-            t->op->flags & GCKPT_PASSES(i) && !(ins->accumulate >> i & 1) &&
+            t->op->flags & GCKPT_PASSES_GRAD(i) && !(ins->accumulate >> i & 1) &&
             gckpti_same_shape(&t->in[i]->shape, &t->shape))
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
@@ -16283,7 +16283,7 @@ GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node
     const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
     const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
     const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
-    return q && !q->external && q->storage == GCKPT_STORED_F32 ? i : -1;
+    return q && !q->external && q->storage == GCKPT_STORAGE_F32 ? i : -1;
 }
 
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
@@ -16534,7 +16534,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
         gckpti_reduction *sum = &p->reduction[k / p->levels];
         const gckpt_tensor *t = p->tensors[sum->id];
         int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
-        p->gradient[v].kind = GCKPT_BUFFER_TREE;
+        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
         sum->waits = k % p->levels ? sum->waits : v;
     }
     for (int id = 0; id < p->n; id++)
@@ -16615,7 +16615,7 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
         if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
             continue;
         int v = p->target[u->target + i].gradient;
-        if (t->op->flags & GCKPT_PASSES(i))
+        if (t->op->flags & GCKPT_PASSES_GRAD(i))
             gckpti_share_gradient(p, v, comes_in, u->nth, 1);
         else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
             gckpti_share_gradient(p, v, comes_in, u->nth, 0);
@@ -16670,7 +16670,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
             size_t half = (size_t)gckpti_share_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
             gckpti_gradient *room = &p->gradient[work];
-            room->kind = GCKPT_BUFFER_TREE;
+            room->kind = GCKPT_BUFFER_REDUCTION;
             room->id = half > room->size ? sum->id : room->id;
             room->size = half > room->size ? half : room->size;
             sum->work = work;
@@ -17045,7 +17045,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
             continue;
         gradients++;
         call->in[k].grad = &wanted;
-        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
+        backward += t->op->flags & GCKPT_PASSES_GRAD(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
@@ -17092,8 +17092,8 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    p->g->other_rows = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-                  call.work_backward > PTRDIFF_MAX / 4;
+    p->g->other_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
+                  call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
@@ -17105,13 +17105,13 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                             t, p->g->rows);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
-    p->work_forward[i] = call.work_forward;
-    p->work_backward[i] = call.work_backward;
+    p->work_forward[i] = call.workspace_forward;
+    p->work_backward[i] = call.workspace_backward;
     gckpti_mark_op(p, t, precision);
     size_t forward = gckpti_copy_bytes(p, t, 0);
     size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
-    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+    p->work_forward[i] += call.workspace_forward ? gckpti_round_up(forward, 64) : forward;
+    p->work_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model[i] = gckpti_model_cost(p, t, &call);
     p->cost[i] = !p->desc->costs                           ? p->model[i]
@@ -17163,7 +17163,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
         if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
             needed[i] = 1;
-        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
+        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_SAVED && t->aux_bytes > 0);
         for (int k = 0; k < t->inputs; k++)
             needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
     }
@@ -17203,7 +17203,7 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     if (mask & GCKPT_OUT)
         gckpti_add_link(p, u->read, p->of[u->id]);
     u->reads = p->link_count - u->read;
-    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+    u->reads_aux = mask & GCKPT_SAVED && t->aux_bytes > 0;
 }
 
 /* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
@@ -17252,7 +17252,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
                 p->cost[q->id].forward = gckpti_add_work(
-                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
+                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_cost, (int64_t)bytes));
             }
             gckpti_add_unit(p, q, prologue);
             if (!prologue)
@@ -17495,7 +17495,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-         (unsigned)in.kind > GCKPT_HOLD))
+         (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -17538,8 +17538,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_HOLD) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_HOLD ? 2 : 1) * p->units);
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->units);
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
@@ -17643,9 +17643,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
+    if (mode == GCKPT_SQRT && p->desc->segment_size == 0)
         return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->segment_size);
     if (result == GCKPT_OK)
         gckpti_keep_draft(p);
     return result;
@@ -18123,7 +18123,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_OFFLOAD_DONE
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -18219,7 +18219,7 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int at, i
     }
     if (d->s.aux_end[at] >= 0)
         aux = gckpti_buffer_new(d, t->aux_bytes, x, d->place[d->s.aux_end[at]], t->id,
-                                GCKPT_BUFFER_AUX);
+                                GCKPT_BUFFER_SAVED);
     if (p->work_forward[t->id] && !reload)
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
@@ -18336,9 +18336,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_HOLD) {
+        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
             int v = d->latest[p->of[ins->id]];
-            int far = d->s.offloaded[ins->kind == GCKPT_HOLD ? x++ : v];
+            int far = d->s.offloaded[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -18364,7 +18364,7 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
            : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+           : kind == GCKPT_BUFFER_REDUCTION               ? GCKPT_BYTES_REDUCTION
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
@@ -18734,7 +18734,7 @@ static uint64_t gckpti_gather_work(const gckpti_planner *p, int i)
     const gckpt_tensor *t = p->tensors[p->unit[gckpti_unit_of(p, i)].id];
     const size_t whole = gckpti_value_bytes(p, t);
     return i >= p->prologue && i < p->units && gckpti_is_gathered(p, t)
-               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               ? gckpti_copy_work(p->desc->link_cost, (int64_t)(whole - gckpti_share_bytes(p, t)))
                : 0;
 }
 
@@ -18833,7 +18833,7 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
-    for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (int tries = p->desc->overlap_communication && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
          tries > 0 && result == GCKPT_OK && gckpti_draft_ahead(p, most, &result); tries--) {
         if (result == GCKPT_OK)
             result = gckpti_place_draft(p);
@@ -18850,7 +18850,7 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
 /* >>plan/bands */
 GCKPTI_COLD
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* ---- bands: a run of ops that need no gradient, a few rows at a time ----
  * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
  * value between them there are the rows that its readers still need: the last ones move to the
@@ -18897,31 +18897,31 @@ GCKPTI_DATA const gckpt_op gckpti_op_bands = {
 
 /* ---- which ops may be in runs ---- */
 /* Whether input k of an op has rows, or is the same for all rows. */
-static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
     const int at = q->n - t->shape.n + 1;
     if (t->in[k]->batchless)
-        return t->op->rows || at < 0 || q->d[at] == 1;
+        return t->op->receptive_field || at < 0 || q->d[at] == 1;
     return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
-           (t->op->rows || q->d[1] == t->shape.d[1]);
+           (t->op->receptive_field || q->d[1] == t->shape.d[1]);
 }
 
 /* Finds how bands of an op are made, if they are. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
-    gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
     const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
     if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
         gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
-        (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
+        (!t->op->receptive_field && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
         return;
     gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
     call.shape = t->shape;
     o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
-    if (p->failed || (t->op->rows && !t->op->rows(&call, o->attributes, &rows)))
+    if (p->failed || (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
         return;
-    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.reach;
+    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.size;
     most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
     for (int k = 0; k < t->inputs; k++) {
         const int64_t n = gckpti_elements(&t->in[k]->shape);
@@ -18971,9 +18971,9 @@ static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
     return i;
 }
 
-static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_rows *rows)
+static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_receptive_field *rows)
 {
-    const gckpti_band_link link = { k, from, rows->stride, rows->before, rows->reach };
+    const gckpti_band_link link = { k, from, rows->stride, rows->padding, rows->size };
     r->link[r->head.links++] = link;
     r->step[r->head.steps - 1].links++;
 }
@@ -18992,18 +18992,18 @@ static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
 }
 
 /* Whether an op reads rows beyond those of input k. */
-static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
-    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
-    return rows->before > 0 || end > t->in[k]->shape.d[1];
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
+    return rows->padding > 0 || end > t->in[k]->shape.d[1];
 }
 
 /* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
  * cannot be in the run. */
 static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
-    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
-    const gckpt_rows *rows = &r->op[t->id].rows;
+    static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field *rows = &r->op[t->id].rows;
     int from[GCKPT_MAX_INPUTS];
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k];
@@ -19037,9 +19037,9 @@ static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
         room->readers++;
         if (!gckpti_reads_beyond(t, rows, k))
             continue;
-        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
+        if (room->padded++ && of->beyond != gckpti_bits(rows->fill))
             return 0;
-        of->beyond = gckpti_bits(rows->beyond);
+        of->beyond = gckpti_bits(rows->fill);
     }
     r->op[t->id].step = step;
     return 1;
@@ -19050,7 +19050,7 @@ static void gckpti_run_in_place(gckpti_run_maker *r)
 {
     for (int i = 0; i < r->head.steps; i++) {
         const gckpti_band_step *q = &r->step[i];
-        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
+        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->receptive_field; k++) {
             const gckpti_band_link *in = &r->link[k];
             if (in->from < 0 || r->room[in->from].readers != 1 ||
                 r->step[in->from].width != q->width ||
@@ -19101,11 +19101,11 @@ static size_t gckpti_run_scratch(const gckpti_run_maker *r, int i)
     for (int k = 0; k < t->inputs; k++)
         if (!t->in[k]->batchless) {
             call.in[k].shape.d[0] = 1;
-            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.reach;
+            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.size;
         }
     call.threads = r->p->threads;
     call.plain = r->p->plain;
-    return t->op->shape(&call) == GCKPT_OK ? call.work_forward : SIZE_MAX;
+    return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
 }
 
 /* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */
@@ -19182,7 +19182,7 @@ GCKPTI_WARM
 /* >>plan/runs */
 GCKPTI_COLD
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* Puts a run in place of its last op; those inside run as bands have it. */
 static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int *id, int n)
 {
@@ -19575,7 +19575,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 {
     return d->optimiser == GCKPT_ADAMW           ? 2
            : d->optimiser == GCKPT_MOMENTUM      ? 1
-           : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
+           : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
                                                  : 0;
 }
 
@@ -19687,13 +19687,13 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->work = d->work;
     plan->hidden = d->hidden;
     plan->least_work = p->least_work;
-    plan->offload_work = desc->offload_work;
-    plan->offload_beside = desc->offload_beside != 0;
+    plan->offload_work = desc->offload_cost;
+    plan->offload_beside = desc->overlap_offload != 0;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
-    plan->link_work = desc->link_work;
+    plan->link_work = desc->link_cost;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -19745,12 +19745,12 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
         call.plain = 1;
         (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
-                               !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
+                               !gckpti_counted(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
                                p->built ? p->built[id] : p->cost[id] };
         term[i] = q;
     }
     for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpt_pick *q = &p->desc->fetch[i];
+        const gckpt_fetch_spec *q = &p->desc->fetch[i];
         int id = q->tensor->base->id;
         pick[i].id = q->tensor->id;
         pick[i].gradient = q->gradient;
@@ -20052,7 +20052,7 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* Work of copying so many bytes there and back, at the search's price. */
 static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
 {
-    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_cost, bytes));
 }
 
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
@@ -22941,7 +22941,7 @@ GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
 {
     const int price = gckpti_search_ways[way][0];
-    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* 2^10 bytes, there and back */
     const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -23071,8 +23071,8 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 #ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
  * gives six.) */
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
                                  int64_t least_rows);
 #endif
 
@@ -23120,15 +23120,15 @@ GCKPTI_TELLS(size_t, bytes,
                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
                  plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
-GCKPTI_TELLS(size_t, bound, plan->bound)
+GCKPTI_TELLS(size_t, peak, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
 GCKPTI_TELLS(size_t, proven_bytes, plan->proven_bytes)
 GCKPTI_TELLS(double, recompute, plan->recompute)
 GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
 GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
-GCKPTI_TELLS(uint64_t, work, plan->work)
-GCKPTI_TELLS(uint64_t, hidden, plan->hidden)
-GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
+GCKPTI_TELLS(uint64_t, cost, plan->work)
+GCKPTI_TELLS(uint64_t, hidden_cost, plan->hidden)
+GCKPTI_TELLS(uint64_t, proven_cost, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
 GCKPTI_TELLS(int64_t, rows, plan->rows)
 GCKPTI_TELLS(int64_t, batch, plan->batch)
@@ -23156,17 +23156,17 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
-    out->work = ins->kind == GCKPT_FORWARD ? cost->forward
+    out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
                     ? cost->backward
                     : gckpti_copy_work(plan->offload_work, (int64_t)planned);
     out->live = plan->live[i];
-    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->recompute = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
     return GCKPT_OK;
 }
 
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0, rounds = 1;
     gckpt_usage u;
@@ -23184,7 +23184,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
             plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
         const uint64_t times = gathers ? rounds : 1; /* whatever the rows */
-        *sum = gckpti_add_work(*sum, u.work > UINT64_MAX / times ? UINT64_MAX : u.work * times);
+        *sum = gckpti_add_work(*sum, u.cost > UINT64_MAX / times ? UINT64_MAX : u.cost * times);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -23297,7 +23297,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 /* What can be wrong with leaves, and ranks. */
 static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
+    int leaves = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
     if (leaves & (leaves - 1))
         return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
     if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
@@ -23324,11 +23324,11 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
-                                    { "optimiser", (int)d->optimiser, 0, GCKPT_OWN_OPTIMISER },
-                                    { "own_state", d->own_state, 0, 4 },
+                                    { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
+                                    { "own_state", d->custom_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
-                                    { "leaves", d->leaves, 0, GCKPTI_LEAVES },
-                                    { "group", d->group, -INT32_MAX, INT32_MAX },
+                                    { "leaves", d->virtual_ranks, 0, GCKPTI_LEAVES },
+                                    { "group", d->segment_size, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
@@ -23344,7 +23344,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build leaves out what fetches tensors "
-                            "(GCKPT_NO_PICKS)");
+                            "(GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
@@ -23524,7 +23524,7 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
     p->most_far = p->far = p->variant.near ? 0 : p->far;
-    p->beside = p->far > 0 && p->desc->offload_beside;
+    p->beside = p->far > 0 && p->desc->overlap_offload;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -23550,7 +23550,7 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 /* Rows of a request's largest leaf. */
 GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->virtual_ranks ? d->virtual_ranks : 1;
     return batch / leaves + (batch % leaves > 0);
 }
 
@@ -23568,7 +23568,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->leaves = d->leaves ? d->leaves : 1;
+    p->leaves = d->virtual_ranks ? d->virtual_ranks : 1;
     p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)
@@ -23817,8 +23817,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     for (const gckpti_planner *p = first; p; p = p->next) {
         for (size_t i = 0; i < n && !p->failed; i++) {
             uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
-            if (p == first || work < point[i].proven_work)
-                point[i].proven_work = work;
+            if (p == first || work < point[i].proven_cost)
+                point[i].proven_cost = work;
         }
         if (p->failed)
             return GCKPT_E_MEMORY;
@@ -23835,7 +23835,7 @@ GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gck
     gckpt_point at = { budget ? budget : gckpti_bare_bytes(plan), 0, 0, 0, 0 };
     size_t least;
     const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
-    plan->proven_work = proven ? at.proven_work : first->least_work;
+    plan->proven_work = proven ? at.proven_cost : first->least_work;
     plan->proven_bytes = proven ? least : gckpti_resident(first, NULL);
 }
 
@@ -23893,7 +23893,7 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     gckpti_scratch *s = &p->scratch;
     if (d->costs)
         d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
-    d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    d->fetch = (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
     p->terms =
         (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -23905,7 +23905,7 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner
 {
     for (size_t i = 0; i < f->count;) {
         size_t bytes = f->found[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(p, budget);
+        int known = bytes <= budget && f->found[i].point.cost <= gckpti_prove_work(p, budget);
         budget = known ? bytes - 1 : budget;
         i = known ? 0 : i + 1;
     }
@@ -23986,7 +23986,7 @@ static int gckpti_found_before(const void *first, const void *second, const void
     if (a->point.bytes != b->point.bytes)
         return a->point.bytes < b->point.bytes;
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
-    return a->point.work != b->point.work ? a->point.work < b->point.work
+    return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
            : v->form != w->form           ? v->form < w->form
            : v->order != w->order         ? v->order < w->order
                                           : v->near < w->near;
@@ -24002,7 +24002,7 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     gckpti_sort(f->found, n, sizeof *f->found, gckpti_found_before, NULL);
     f->count = 0;
     for (size_t i = 0; i < n; i++)
-        if (!f->count || f->found[i].point.work < f->points[f->count - 1].work) {
+        if (!f->count || f->found[i].point.cost < f->points[f->count - 1].cost) {
             f->found[f->count] = f->found[i];
             f->points[f->count++] = f->found[i].point;
         }
@@ -24032,8 +24032,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     if (result == GCKPT_OK)
         result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
     for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
-        if (f->points[i - 1].proven_work < f->points[i].proven_work)
-            f->points[i - 1].proven_work = f->points[i].proven_work;
+        if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
+            f->points[i - 1].proven_cost = f->points[i].proven_cost;
     return result;
 }
 
@@ -24111,7 +24111,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
         size_t k = 0;
-        while (k < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
+        while (k < f->count && f->points[k].cost > gckpti_fast_work(f->p.least_work))
             k++;
         gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
                          k < f->count ? f->points[k].bytes : 0);
@@ -24133,8 +24133,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
-        if (next && next->proven_work > plan->proven_work)
-            plan->proven_work = next->proven_work;
+        if (next && next->proven_cost > plan->proven_work)
+            plan->proven_work = next->proven_cost;
     }
     gckpti_planner_rest(&p);
     gckpti_planner_report(&p, result);
@@ -24147,8 +24147,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
-    gckpt_build build;
-    gckpt_measure measure;
+    gckpt_build_fn build;
+    gckpt_measure_fn measure;
     void *user;
     gckpt_plan_desc desc;
     int64_t least_rows; /* of a micro-batch */
@@ -24208,7 +24208,7 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     for (size_t i = 0; i < d->buffer_count && used; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         if (p->looped && b->start == 0 &&
-            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_TREE)) {
+            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_REDUCTION)) {
             resident += b->size;
             continue;
         }
@@ -24233,8 +24233,8 @@ static int gckpti_cannot_split(const gckpt_plan *p)
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
-             own = gckpt_plan_step_work(plan);
+    uint64_t work = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
+             own = gckpt_plan_step_cost(plan);
     int fewer = own == work && gckpti_bare_bytes(plan) < gckpti_bare_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
@@ -24249,7 +24249,7 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
     size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
     most = f->hunting == 2 ? f->fast - 1 : most;
     int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
-    return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
+    return (once && f->best && gckpt_plan_step_cost(all) > gckpt_plan_step_cost(f->best)) ||
            gckpti_cannot_split(all) ||
            (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
 }
@@ -24258,7 +24258,7 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
  * is fast, and returns whether none can be: with the store-all plan it has too much work. */
 static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
-    const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const uint64_t work = all ? gckpt_plan_step_cost(all) : UINT64_MAX;
     const uint64_t most = gckpti_fast_work(f->least_work);
     const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
     const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
@@ -24338,7 +24338,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.virtual_ranks > 1 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -24405,7 +24405,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 }
 
 /* What can be wrong with a request before anything is built. */
-static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int64_t batch,
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
                                      const gckpt_plan_desc *d)
 {
     if (!build || batch < 1 || batch > INT32_MAX)
@@ -24419,7 +24419,7 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
-    if (d->update_in_backward == 1 && d->leaves > 1)
+    if (d->update_in_backward == 1 && d->virtual_ranks > 1)
         return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
 }
@@ -24447,7 +24447,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
-                     f->desc.leaves > 1
+                     f->desc.virtual_ranks > 1
                          ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
                            "which build does not want or do not divide the batch of %I rows: make "
                            "it a multiple of desc.leaves"
@@ -24459,8 +24459,8 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      batch);
 }
 
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
                                  int64_t least_rows)
 {
     gckpti_fitting f;
@@ -24503,15 +24503,15 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     return NULL;
 }
 
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure measure)
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
 #endif
 
 /* >>ask/pictures */
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
@@ -24529,7 +24529,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
                  node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
-                 u.again ? " again" : "");
+                 u.recompute ? " again" : "");
     if (plan->bands && node->op && node->data) {
         const gckpti_bands *b =
             (const gckpti_bands *)(const void *)(plan->words + node->attributes);
@@ -24607,7 +24607,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_TREE + 1 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -24694,21 +24694,21 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                      "\"name\":\"instructions\"}}");
     for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
         const size_t *live = gckpti_live(plan, &window, (size_t)x);
-        const char *phase = u.again ? "recompute" : phases[plan->list[x].kind];
+        const char *phase = u.recompute ? "recompute" : phases[plan->list[x].kind];
         int id = gckpti_ins_tensor(plan, &plan->list[x]);
-        u.work += !u.work; /* a bar that can be seen */
+        u.cost += !u.cost; /* a bar that can be seen */
         gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
                      phase, phase);
         gckpti_print_label(&k, plan, id);
         gckpti_print_time(&k, "\",\"ts\":", now);
-        gckpti_print_time(&k, ",\"dur\":", u.work);
+        gckpti_print_time(&k, ",\"dur\":", u.cost);
         gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
                      u.live);
         gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
         for (int i = 0; i < GCKPTI_BUFFER_KINDS - (plan->leaves < 2); i++)
             gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
         gckpti_print(&k, "}}");
-        now += u.work;
+        now += u.cost;
     }
     gckpti_print(&k, "\n]}\n");
     return gckpti_sink_flush(&k);
@@ -24716,7 +24716,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 #endif
 
 /* >>ask/points */
-#if !defined(GCKPT_NO_PICTURES) && !defined(GCKPT_NO_FRONTIER)
+#if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
 /* 1, 1024 and so on, at most `bytes` */
 static double gckpti_byte_unit(double bytes, const char **name)
@@ -24787,7 +24787,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     for (size_t i = n; i-- > 0;) {
         char bar[] = "---------------------------";
         const gckpt_point *p = &f->points[i];
-        double proven = p->overhead - (double)(p->work - p->proven_work) / least,
+        double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
                part = p->overhead / top, sure = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
@@ -24813,8 +24813,8 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     for (size_t i = 0; i < f->count; i++) {
         const gckpt_point *p = &f->points[i];
         gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g,",
-                     i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
-        gckpti_print(&k, "\"proven_work\":%u}", p->proven_work);
+                     i ? "," : "{\"points\":[", p->bytes, p->cost, p->recompute, p->overhead);
+        gckpti_print(&k, "\"proven_work\":%u}", p->proven_cost);
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s,\"proven_bytes\":%z}\n", f->complete ? "true" : "false",
@@ -24927,7 +24927,7 @@ typedef struct {
 
 /* This rank and what it has under way with the others. */
 typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_transport *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
@@ -25080,7 +25080,7 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_RANKS
     struct gckpti_crew *crew; /* NULL: one leaf and one rank */
 #endif
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
     gckpti_exec_pick *picks; /* by pick of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
@@ -25297,7 +25297,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 #ifndef GCKPT_NO_TRAINING
 /* A pass that takes a gradient from sums to what an update needs, with its square sums. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
 #else /* plans of inference come to none of this */
 #define gckpti_pass_start(e, ins, pass) memset(pass, 0, sizeof *(pass))
 #define gckpti_run_one_update(...)      GCKPT_OK
@@ -25393,7 +25393,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
 
 /* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
@@ -25421,7 +25421,7 @@ static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) {
 #endif
 
 /* ---- run/picks.c ---- */
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 /* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
 
@@ -25605,11 +25605,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #endif
 
 /* ---- run/packed.c ---- */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
-                                  gckpt_call *c, gckpt_unpacking *stored);
+                                  gckpt_call *c, gckpt_dequantisation *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
 #define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))
@@ -25687,10 +25687,10 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
         c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
-    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
+    c->out = NULL, c->grad_out = NULL, c->saved = NULL, c->workspace = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
     c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
-    c->rounded = 0, c->packed = NULL;
+    c->rounded = 0, c->quantised = NULL;
 }
 
 /* Shapes, attributes and everything else that does not come from the arena, into the call that is
@@ -25708,7 +25708,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->step.row;
+    c->first_row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
     c->position = gckpti_position(e);
     c->id = id;
@@ -25782,13 +25782,13 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
         while (!cpu)
             cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
         *on = *cpu;
-        on->unpack = p->packed ? gckpti_packed_unpack : NULL;
+        on->dequantise = p->packed ? gckpti_packed_unpack : NULL;
         e->on.isa = (gckpt_isa)isa;
         return GCKPT_OK;
     }
-    if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
+    if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                           (!b->move || (b->host_get && b->host_release && b->join))))
+                           (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
@@ -25803,8 +25803,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->convert = b->convert ? b->convert : plain->convert;
     on->update = b->update ? b->update : plain->update;
     on->finish = b->finish ? b->finish : plain->finish;
-    if (p->packed && !b->own_memory && !b->unpack)
-        on->unpack = gckpti_packed_unpack;
+    if (p->packed && !b->own_memory && !b->dequantise)
+        on->dequantise = gckpti_packed_unpack;
 #endif
     return GCKPT_OK;
 }
@@ -25853,7 +25853,7 @@ GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
-    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
+    return gckpti_on(e)->memory_hint ? gckpti_on(e)->memory_hint(gckpti_on(e)->context) : "";
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -25914,7 +25914,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
         int64_t n = p->params[i].trained                       ? p->params[i].elements
-                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                    : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_JOB
                                                                : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
@@ -25929,7 +25929,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        size_t bytes = c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -25964,7 +25964,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     const gckpt_plan *p = e->plan;
     const int own = gckpti_on(e)->own_memory;
     const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_share(p, p->batch, 0, NULL);
+    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
@@ -26002,7 +26002,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
-    e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.moves = apart && by->copy_async && !e->desc.offload && p->offloaded;
     e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
     size_t copies = 0; /* begun at once, at the most */
     for (size_t x = 0; x < p->length && e->offload.begins; x++)
@@ -26019,7 +26019,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         on, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
     e->update.squares =
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
-    if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+    if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *at = (unsigned char *)gckpti_carve(on, aligned ? p->alignment : 0, 1);
@@ -26071,7 +26071,7 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORED_F32)
+        if (q.storage == GCKPT_STORAGE_F32)
             q.elements =
                 gckpti_shared(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
@@ -26106,7 +26106,7 @@ GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of tables, copied feeds and operands%s",
                             host, own ? "" : ", and the step arena");
     if (own && own < most)
-        e->blocks.own = (unsigned char *)b->get(b->context, own, p->alignment);
+        e->blocks.own = (unsigned char *)b->allocate(b->context, own, p->alignment);
     if (own && !e->blocks.own)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of arena, sums, feeds, caches%s", own,
@@ -26163,8 +26163,8 @@ GCKPTI_WARM
 /* There will be no exchange any more; the program is told to give up. */
 GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
-    if (!s->broken && s->engine->give_up)
-        s->engine->give_up(s->engine->user);
+    if (!s->broken && s->engine->abort)
+        s->engine->abort(s->engine->user);
     s->broken = 1;
     s->busy = s->tree.bit = 0;
 }
@@ -26185,7 +26185,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->lands ? s->engine->enqueued_done : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -26199,7 +26199,7 @@ static int gckpti_is_done(gckpti_peers *s)
 /* Until it is done; 0: it never will be. */
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
-    const gckpt_ranks *by = s->engine;
+    const gckpt_transport *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
     while (!gckpti_is_done(s))
         if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
@@ -26229,7 +26229,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = s->on;
-    const int copies = b->own_memory && !s->engine->on_backend;
+    const int copies = b->own_memory && !s->engine->device_aware;
     const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
     const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
@@ -26340,7 +26340,7 @@ static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
     if (s->queues && g->flights > left) {
-        s->on->rejoin(s->on->context, left);
+        s->on->wait_comm_queue(s->on->context, left);
         memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
         g->flights = left;
     }
@@ -26377,12 +26377,12 @@ GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
     gckpti_bare_call(e, &c);
     gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    s->queue = s->queues ? s->on->use_comm_queue(s->on->context, 1) : NULL;
     if (g->flights == 1 || s->queue)
         gckpti_tree_begin(s, next);
     if (s->queue) {
         s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
-        s->on->beside(s->on->context, 0);
+        s->on->use_comm_queue(s->on->context, 0);
         s->queue = NULL;
     }
     gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);
@@ -26398,8 +26398,8 @@ GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    const int copies = gckpti_on(e)->own_memory && by && !by->on_backend;
+    const gckpt_transport *by = e->desc.transport;
+    const int copies = gckpti_on(e)->own_memory && by && !by->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
@@ -26434,7 +26434,7 @@ GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    const gckpt_transport *by = p->ranks > 1 ? e->desc.transport : NULL;
     if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
                          by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -26449,7 +26449,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
-    s->queues = by && s->on->beside && s->on->rejoin && by->enqueue && by->landed && by->give_up;
+    s->queues = by && s->on->use_comm_queue && s->on->wait_comm_queue && by->enqueue && by->enqueued_done && by->abort;
     return GCKPT_OK;
 }
 
@@ -26569,7 +26569,7 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
     return gckpti_meet(e, result);
 }
 
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
+GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
@@ -26724,7 +26724,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
-            const int whole = q->p.storage == GCKPT_STORED_F32 &&
+            const int whole = q->p.storage == GCKPT_STORAGE_F32 &&
                               !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(e->crew->room / sizeof *x));
@@ -26885,12 +26885,12 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpti_sum_counts(e, own);
     e->step.rows = g->totals[p->term_count].count;
     result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL))
+    if (result == GCKPT_OK && own != gckpt_plan_rank_rows(p, e->step.rows, g->peers.rank, NULL))
         result =
             gckpti_error(e, GCKPT_E_ARG,
                          "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                         "%I are this rank's (gckpt_plan_share)",
-                         own, e->step.rows, gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL));
+                         "%I are this rank's (gckpt_plan_rank_rows)",
+                         own, e->step.rows, gckpt_plan_rank_rows(p, e->step.rows, g->peers.rank, NULL));
     result = gckpti_meet(e, result);
     if (result == GCKPT_OK)
         gckpti_set_round(e);
@@ -27006,7 +27006,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
             gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
         };
         gckpti_fly(e, &begun);
-        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
             gckpti_go_on(e, 0);
     }
 }
@@ -27033,7 +27033,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 /* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
  * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
  * further accumulators are whole, so they are read from the share on. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
@@ -27137,7 +27137,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
     if (e->caches.of == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
                     bytes);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
@@ -27259,10 +27259,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
-    if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
+    if (p->packed && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
-                            "(GCKPT_NO_PACK)");
+                            "(GCKPT_NO_QUANT)");
     if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -27289,16 +27289,16 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->own_optimiser)
+    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->custom_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->own_optimiser || d->parallel_for))
+    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
     if (d->debug && !GCKPTI_RUNS_DEBUG)
@@ -27323,7 +27323,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
     if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
-                            "(gckpt_store_pack), or make a new plan",
+                            "(gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
     if (gckpti_updates(planned) && q->p.frozen)
@@ -27336,7 +27336,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORED_I8) && begun && planned->trained &&
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && begun && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state when it was packed; make a new executor",
@@ -27483,7 +27483,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORED_F32;
+            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -27577,7 +27577,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = GCKPTI_RUNS_BACKENDS && !gckpti_on(e)->own_memory && plan->threads > 1 &&
                gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_picks_write_back(plan);
     gckpti_recording_open(e);
     gckpti_ok(store);
@@ -27676,17 +27676,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
-        arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
+        arg->compensation = (float *)gckpti_borrow(&s, arg->compensation, arg->compensation, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
     c.out = (float *)gckpti_borrow(&s, c.out, c.out, n * 4);
     c.out_bf16 = (uint16_t *)gckpti_borrow(&s, c.out_bf16, c.out_bf16, n * 2);
-    c.aux = gckpti_borrow(&s, c.aux, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.saved = gckpti_borrow(&s, c.saved, c.saved, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow(&s, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow(&s, c.loss_count, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? s.room.base + s.room.used : NULL; /* all the rest */
+    c.workspace = c.workspace ? s.room.base + s.room.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -27709,10 +27709,10 @@ GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
     int later = e->offload.pending - n;
     if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
-    } else if (e->offload.moves && gckpti_on(e)->join_but && later) {
-        gckpti_on(e)->join_but(gckpti_on(e)->context, later);
+    } else if (e->offload.moves && gckpti_on(e)->wait_copies_until && later) {
+        gckpti_on(e)->wait_copies_until(gckpti_on(e)->context, later);
     } else if (e->offload.moves) {
-        gckpti_on(e)->join(gckpti_on(e)->context);
+        gckpti_on(e)->wait_copies(gckpti_on(e)->context);
         later = 0;
     }
     memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
@@ -27730,7 +27730,7 @@ static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
     size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
     while (k < end && p->operands[k] != offset)
         k++;
-    return k < end && p->list[x].kind != GCKPT_HOLD;
+    return k < end && p->list[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
 /* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
@@ -27738,7 +27738,7 @@ static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
 static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    const int paints = gckpti_debug(e) & GCKPT_DEBUG_PAINT;
+    const int paints = gckpti_debug(e) & GCKPT_DEBUG_POISON;
     int due = (int)p->length, pc = e->step.pc;
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
@@ -27766,7 +27766,7 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
                                             : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
-        gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+        gckpti_on(e)->copy_async(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -27797,7 +27797,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
-    if (ins->kind == GCKPT_HOLD)
+    if (ins->kind == GCKPT_OFFLOAD_DONE)
         return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batchless)
@@ -27812,7 +27812,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
+    c.saved = gckpti_at(e, o.aux);
     return gckpti_compare(e, ins, &c,
                           node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
@@ -27979,7 +27979,7 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). What
+ * has GCKPT_COUNT_FROM_FEEDS, or there are several, which then must keep to it (check_counts). What
  * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
@@ -28010,7 +28010,7 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !gckpti_streams(e));
+        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_streams(e));
         memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
         e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
@@ -28065,7 +28065,7 @@ GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
     int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
     return promised;
 }
 
@@ -28194,7 +28194,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
     c.shape = s->row ? gckpt_shape2(n / s->row, s->row) : gckpt_shape1(n);
-    c.aux = c.aux ? (unsigned char *)c.aux + (size_t)(at / s->row) * s->aux : NULL;
+    c.saved = c.saved ? (unsigned char *)c.saved + (size_t)(at / s->row) * s->aux : NULL;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + at : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + at : NULL;
@@ -28214,7 +28214,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->index = in->index ? in->index + at : NULL;
         in->bytes = in->bytes ? in->bytes + at : NULL;
-        in->low = in->low ? in->low + at : NULL;
+        in->compensation = in->compensation ? in->compensation + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
     }
@@ -28247,7 +28247,7 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
             sums |= in->grad != NULL;
             continue;
         }
-        if (op->flags & GCKPT_PASSES(i) && in->grad_bf16 == own.grad_out_bf16)
+        if (op->flags & GCKPT_PASSES_GRAD(i) && in->grad_bf16 == own.grad_out_bf16)
             in->grad_bf16 = NULL; /* it is there already */
         parts |= in->grad || in->grad_bf16;
         rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
@@ -28291,7 +28291,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
                                       const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->aux };
+    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
     const int64_t aux = (int64_t)(node->aux_bytes / 4);
     const int64_t n[2] = { gckpti_elements(&c->shape),
                            node->batchless ? aux : aux / e->plan->rows * c->rows };
@@ -28320,7 +28320,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     return GCKPT_OK;
 }
 
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What began before a loop's body outlives each round. */
@@ -28328,7 +28328,7 @@ GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
         return;
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
@@ -28348,7 +28348,7 @@ GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
     if (gckpti_measures(e))
         gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
                     e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
         gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
@@ -28549,7 +28549,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_pass_start(e, ins, &pass);
     if (!done)
         gckpti_see_all(&s, pass.gradient, 0, pass.elements, id, 1);
@@ -28614,24 +28614,24 @@ GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
 #endif
 
 /* >>run/packed */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c)
 {
     const gckpt_backend *b = gckpti_on(e);
-    gckpt_unpacking u = gckpti_unpacking_of(q);
+    gckpt_dequantisation u = gckpti_unpacking_of(q);
     u.to = to;
-    if (b->own_memory && b->unpack) { /* the mirror of a block */
+    if (b->own_memory && b->dequantise) { /* the mirror of a block */
         u.scales = u.scales ? here : NULL;
-        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+        u.quantised = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
     gckpti_bare_call(e, c);
     if (!GCKPTI_RUNS_BACKENDS)
         gckpti_packed_unpack(c, &u);
-    else if (b->unpack)
-        b->unpack(c, &u);
-    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->unpack && at < u.n; at += n) {
+    else if (b->dequantise)
+        b->dequantise(c, &u);
+    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->dequantise && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
         gckpti_to_backend(e, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
@@ -28641,7 +28641,7 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
 /* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
  * is in no arena, either: so only what the gradients at hand need, of linear's x not x.) */
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
-                                  gckpt_call *c, gckpt_unpacking *stored)
+                                  gckpt_call *c, gckpt_dequantisation *stored)
 {
     unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
@@ -28651,13 +28651,13 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         if (q->kind != GCKPTI_PARAM || c->in[i].data || !(reads & GCKPT_IN(i)))
             continue;
         *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
-        c->packed = stored;
+        c->quantised = stored;
     }
 }
 #endif
 
 /* >>run/bands */
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* ---- a run of ops in bands of rows (plan/bands.c) ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -28678,7 +28678,7 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     const gckpti_band_step *q = &r->step[i];
     if (i == r->head->steps - 1)
         return r->call->out + (r->sample * q->height + row) * q->width;
-    float *first = (float *)(void *)((unsigned char *)r->call->work + q->at);
+    float *first = (float *)(void *)((unsigned char *)r->call->workspace + q->at);
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
@@ -28739,7 +28739,7 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
     const gckpti_band_at *at = &r->at[i];
     const int32_t first = gckpti_band_first(at), stop = gckpti_band_stop(q, at);
     const int own = i == r->head->steps - 1;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     gckpti_band_beyond(r, i, at->high, at->need < 0 ? at->need : 0);
     gckpti_band_beyond(r, i, at->high > q->height ? at->high : q->height, at->need);
     if (first >= stop)
@@ -28759,11 +28759,11 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
     }
     gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
-    c->row += r->sample * c->rows / c->shape.d[0];
+    c->first_row += r->sample * c->rows / c->shape.d[0];
     c->rows = 1;
     c->shape.d[0] = 1, c->shape.d[1] = stop - first;
     c->out = gckpti_band_row(r, i, first);
-    c->work = (unsigned char *)r->call->work + q->work;
+    c->workspace = (unsigned char *)r->call->workspace + q->work;
     gckpti_band_reads(r, &node, q, first, stop - first, c);
     if (r->e->plan->packed)
         gckpti_call_stored(r->e, &node, GCKPT_FORWARD, c, &stored);
@@ -28774,7 +28774,7 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
-    unsigned char *room = (unsigned char *)call->work + b->at;
+    unsigned char *room = (unsigned char *)call->workspace + b->at;
     const size_t past = (uintptr_t)room % GCKPTI_ALIGN;
     gckpt_call *c = (gckpt_call *)(void *)(room + (past ? GCKPTI_ALIGN - past : 0));
     gckpti_band_run r = { (const gckpt_exec *)call->graph,
@@ -28839,7 +28839,7 @@ static float gckpti_setting(float value, float fallback)
 }
 
 /* Of what is measured: from sums weighted by rows to the mean. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -28861,7 +28861,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_call_between(e, &c);
     gckpti_pass_start(e, ins, &pass);
     gckpti_on(e)->update(&c, &pass);
@@ -28926,7 +28926,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
 {
     gckpt_update u;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
     gckpti_land(e, 0);
@@ -28943,7 +28943,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.decay_scale = q->p.decay_scale;
     u.step = step;
     u.hyper = &e->update.hyper;
-    e->desc.own_optimiser(e->desc.user, &u);
+    e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q, 1); /* it has a mirror: nothing can fail */
 }
@@ -28951,10 +28951,10 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
-                              uint64_t step, gckpt_pass *pass)
+                              uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
-    gckpt_rates *a = &pass->rates;
+    gckpt_update_constants *a = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
           beta2 = gckpti_setting(h->beta2, 0.999f);
     pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
@@ -28987,13 +28987,13 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_param *q = gckpti_param_of(e, ins->id);
     uint64_t step = e->step.number + 1;
     gckpt_call c;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -29008,7 +29008,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->update.square_count > 0 ? e->update.nonfinite : NULL;
+    pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
@@ -29059,7 +29059,7 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 #endif
 
 /* >>run/picks */
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 
 GCKPTI_COLD
 
@@ -29260,7 +29260,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
+        gckpti_on(e)->replay && gckpti_on(e)->captured && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
@@ -29270,7 +29270,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.moves;
         else if (!node->op)
-            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -29290,8 +29290,8 @@ GCKPTI_FN void gckpti_recording_open(gckpt_exec *e)
 
 GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 {
-    if (gckpti_on(e)->forget)
-        gckpti_on(e)->forget(gckpti_on(e)->context, e);
+    if (gckpti_on(e)->discard_captures)
+        gckpti_on(e)->discard_captures(gckpti_on(e)->context, e);
 }
 
 GCKPTI_WARM
@@ -29315,7 +29315,7 @@ GCKPTI_FN int gckpti_repeat(gckpt_exec *e)
                                          : pc;
     if (e->recording.end == pc)
         return 0;
-    gckpt_moment m = { e,
+    gckpt_step_params m = { e,
                        part,
                        e->step.row,
                        gckpti_micro_rows(e),
@@ -29330,7 +29330,7 @@ GCKPTI_FN int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].id = p->terms[i].id;
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->recording.now = !gckpti_on(e)->replay(gckpti_on(e)->context, &m);
     e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
@@ -29349,7 +29349,7 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
     if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
         gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
-    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
+    if (!gckpti_on(e)->captured(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
         e->step.pc = e->recording.from;
     }
@@ -29368,8 +29368,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
     gckpti_operands_of(p->operands, ins, node->inputs, o);
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
     c->out = gckpti_at(e, o->out);
-    c->aux = gckpti_at(e, o->aux);
-    c->work = gckpti_at(e, o->work);
+    c->saved = gckpti_at(e, o->aux);
+    c->workspace = gckpti_at(e, o->work);
     for (int i = 0; i < node->inputs; i++) {
         const int base = p->nodes[node->in[i]].base;
         const void *data = o->in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o->in[i].value)
@@ -29418,7 +29418,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, p->operands[ins->operands]), c);
         return GCKPT_OK;
@@ -29466,11 +29466,11 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
-        arg->low = (float *)c->work;
-        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
-        gckpti_on(e)->fill(c, arg->low, 0, n);
+        arg->compensation = (float *)c->workspace;
+        c->workspace = (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        gckpti_on(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_ON)
-        arg->low = arg->grad + n;
+        arg->compensation = arg->grad + n;
 }
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
@@ -29501,7 +29501,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
@@ -29660,7 +29660,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
-    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+    if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;
@@ -29730,7 +29730,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
-    return gckpti_crew_of(e) ? gckpt_plan_share(e->plan, rows, e->store->rank, first) : rows;
+    return gckpti_crew_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
 /* As many rows as the plan takes in a step or call. */
@@ -30091,7 +30091,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
     return gckpti_run_step(exec, instructions, report);
 }
 
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
+GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 {
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
@@ -30153,7 +30153,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #ifndef GCKPT_NO_CHECK
 
 /* What one run of an op's instruction computes, reads and writes. */
-static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckpt_spent *to)
+static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *to)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -30196,9 +30196,9 @@ static void gckpti_profile_run(void *context)
     gckpt_call c;
     gckpti_bare_call(t->e, &c);
     while ((t->result = gckpti_advance(t->e, &c)) == GCKPT_MORE) {
-        gckpt_spent *to = &t->to->spent[t->e->step.pc - 1];
+        gckpt_profile_entry *to = &t->to->entries[t->e->step.pc - 1];
         gckpti_on(t->e)->finish(gckpti_on(t->e)->context);
-        const double now = t->to->seconds(t->to->user);
+        const double now = t->to->clock(t->to->user);
         to->seconds += now - t->last;
         to->runs++;
         t->last = now;
@@ -30214,7 +30214,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length) {
+    if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         t.result = gckpti_error(exec, GCKPT_E_ARG,
                                 "profile_step: needs a clock and room for gckpt_plan_length times");
         if (gckpti_is_under_way(exec))
@@ -30224,17 +30224,17 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].op)
-            gckpti_profile_work(exec, &p->list[x], &profile->spent[x]);
-    const double start = profile->seconds(profile->user);
+            gckpti_profile_work(exec, &p->list[x], &profile->entries[x]);
+    const double start = profile->clock(profile->user);
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, goal, hyper);
     if (result != GCKPT_OK)
         return result;
-    t.last = profile->seconds(profile->user);
+    t.last = profile->clock(profile->user);
     result = gckpti_run_in_team(exec, gckpti_profile_run, &t, &t.result);
     result = result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : result;
     if (result == GCKPT_OK && !hyper)
         gckpti_add_positions(exec, rows);
-    profile->all += profile->seconds(profile->user) - start;
+    profile->total_seconds += profile->clock(profile->user) - start;
     profile->steps += result == GCKPT_OK || result == GCKPT_SKIPPED;
     return result;
 }
@@ -30345,7 +30345,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         const gckpt_op *op = p->nodes[p->terms[i].id].op;
-        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_AUX;
+        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_SAVED;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         double sum = gckpti_greater(gckpti_size(seen->sum), classes ? (double)seen->count : 0);
         size += gckpti_size((double)gckpti_float(p->terms[i].weight)) * sum / n;
@@ -30670,7 +30670,7 @@ static void gckpti_time_step(void *context)
     if (t->result != GCKPT_OK)
         return;
     *rest += gckpti_lap(t);
-    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
+    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_CUSTOM_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = gckpti_param_of(e, p->list[x].id);
@@ -30812,18 +30812,18 @@ enum { GCKPTI_ROUNDS = 32 };
 
 typedef struct {
     gckpt_store *store;
-    gckpt_timed *timed;
+    gckpt_fit_timing *timed;
     gckpt_plan *plan[GCKPT_MAX_TRIALS];
     gckpt_exec *exec[GCKPT_MAX_TRIALS];
     int count;
 } gckpti_trials;
 
-static double gckpti_clock(const gckpti_trials *r) { return r->timed->seconds(r->timed->user); }
+static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
 /* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
 static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
 {
-    uint64_t least = gckpt_plan_step_work(r->plan[0]), work = gckpt_plan_step_work(plan);
+    uint64_t least = gckpt_plan_step_cost(r->plan[0]), work = gckpt_plan_step_cost(plan);
     if (!plan || (r->count > 0 && work > least + least / 4)) {
         gckpt_plan_free(plan);
         return 0;
@@ -30832,7 +30832,7 @@ static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
     memset(t, 0, sizeof *t);
     t->rows = plan->rows;
     t->bytes = gckpt_plan_bytes(plan);
-    t->work = work;
+    t->cost = work;
     t->overhead = gckpt_plan_overhead(plan);
     r->plan[r->count++] = plan;
     return 1;
@@ -30929,9 +30929,9 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 }
 
 /* (Six parameters are those of gckpt_fit.) */
-GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
-                                      gckpt_measure measure, gckpt_timed *timed)
+                                      gckpt_measure_fn measure, gckpt_fit_timing *timed)
 {
     gckpti_trials r;
     gckpt_plan_desc d;
@@ -30939,7 +30939,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     memset(&d, 0, sizeof d);
     r.store = store;
     r.timed = timed;
-    if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
+    if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
         return NULL;
@@ -31219,7 +31219,7 @@ GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
+    NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -31296,11 +31296,11 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
             gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape); /* what is wrong was refused */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
-        if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
+        if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
-        w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
-        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
+        w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
+        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
         w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
         if (!scale && gckpti_is_turned(&w->turn))
             w->shape = gckpti_turned_shape(&w->turn, q->p.shape, 1);
@@ -31311,8 +31311,8 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->count = gckpti_units((int)w->type, share.count);
         if (share.count < all)
             w->shape = gckpt_shape1(w->count);
-        else if (w->type == GCKPT_STORED_I4)
-            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORED_I4, w->shape.d[w->shape.n - 1]);
+        else if (w->type == GCKPT_STORAGE_I4)
+            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -31437,13 +31437,13 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     float room[GCKPTI_DRAWN];
     uint16_t half[GCKPTI_DRAWN];
     const int64_t end = w->first + w->count;
-    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
+    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.quantised
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
     const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
     const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
-    const int turned = all && w->q->p.storage < GCKPT_STORED_I8 && gckpti_is_turned(&w->turn);
+    const int turned = all && w->q->p.storage < GCKPT_STORAGE_I8 && gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
@@ -31456,7 +31456,7 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
         if (!x)
             x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, n);
-        if (!as_it_is && w->type != GCKPT_STORED_F32) {
+        if (!as_it_is && w->type != GCKPT_STORAGE_F32) {
             n = gckpti_min(n, GCKPTI_DRAWN);
             fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
             x = half;
@@ -31508,10 +31508,10 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     gckpti_turn turn;
     if (!GCKPTI_ASKS_AXES && d->axes)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
-    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+    if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
-                            "what gckpt_store_pack made so");
+                            "what gckpt_store_quantise made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))
@@ -31527,9 +31527,9 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
         if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
             result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
                                   turn.given, &q->p.shape);
-        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORED_I8)
+        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORAGE_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
-        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORED_F32)
+        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORAGE_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
@@ -31847,7 +31847,7 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
         return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
-               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e->updates);
+               optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
     e->optimiser = (signed char)(good ? (int)optimiser : -1);
     e->offsets[0] = e->offsets[1] = l->data_bytes;
     return 1;
@@ -31891,7 +31891,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
     for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
-            l->optimiser > GCKPT_OWN_OPTIMISER + 1)
+            l->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
                                  numbers[i] == &l->optimiser ? "5" : "2^64");
@@ -31921,10 +31921,10 @@ static int gckpti_load_tensor_of(gckpti_loader *l, gckpti_saved *e, const char *
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
         empty |= !e->shape.d[i];
     e->ignored = e->ignored || empty;
-    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+    for (e->type = GCKPT_STORAGE_I4; e->type >= 0; e->type--)
         if (!strcmp(type, gckpti_storages[e->type].type))
             break;
-    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+    if (e->type == GCKPT_STORAGE_I4 && !gckpti_load_blocks(e))
         e->type = -1;
     if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_ending(e->name, "num_batches_tracked")) {
@@ -32041,7 +32041,7 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
  * has there. */
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
-    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_UNKNOWN;
     if (!GCKPTI_ASKS_AXES || !l->unsaid || e->slot >= 0)
         return 1;
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
@@ -32121,14 +32121,14 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
                              &e->shape, gckpti_is_turned(&e->turn) ? ", permuted by desc.axes" : "",
                              &q->p.shape);
     if (gckpti_is_turned(&e->turn) &&
-        (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
+        (e->type >= GCKPT_STORAGE_I8 || q->p.storage >= GCKPT_STORAGE_I8))
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_TURN_ROWS);
-    if (e->type != GCKPT_STORED_I8)
+    if (e->type != GCKPT_STORAGE_I8)
         return 1;
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
-    if (q->p.storage != GCKPT_STORED_I8 && q->p.storage != GCKPT_STORED_F32)
+    if (q->p.storage != GCKPT_STORAGE_I8 && q->p.storage != GCKPT_STORAGE_F32)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "the file has it as I8, the store as %s; pack it as I8 or F32",
                              gckpti_storage_name(q->p.storage));
@@ -32139,7 +32139,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    if (!head || (scale && head->type != GCKPT_STORED_I8) || (updates && !head->states))
+    if (!head || (scale && head->type != GCKPT_STORAGE_I8) || (updates && !head->states))
         return gckpti_load_orphan(l, e);
     if (updates && e->optimiser < 0)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
@@ -32207,7 +32207,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
 static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
-    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
+    gckpti_saved *scale = e->type == GCKPT_STORAGE_I8 ? gckpti_load_scale(l, e) : e;
     if (!l->file || e->param < l->had || !gckpti_little_endian() || gckpti_is_turned(&e->turn))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
@@ -32219,7 +32219,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
-    q->p.packed = e->type ? at : NULL;
+    q->p.quantised = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
@@ -32245,7 +32245,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
             continue;
         if (values && q->raw) {
             e->to = gckpti_values_block(q);
-        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+        } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
             e->to = (unsigned char *)gckpti_array(q, e->slot);
@@ -32255,7 +32255,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
                                           : gckpti_array_bytes(l->store, q, e->slot + 1),
                                     GCKPTI_ALIGN);
         }
-        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+        if (values && q->p.storage == GCKPT_STORAGE_I8 && e->type != GCKPT_STORAGE_I8 &&
             (size_t)gckpti_row_length(&q->p) > row)
             row = (size_t)gckpti_row_length(&q->p);
     }
@@ -32351,10 +32351,10 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
     unsigned char *end = (unsigned char *)x + 4 * n - gckpti_stored_bytes(type, n);
-    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    const gckpt_dequantisation u = { (gckpt_storage)type, end, NULL, n, n, x };
     if (!gckpti_load_elements(l, end, gckpti_units(type, n), size))
         return 0;
-    if (type != GCKPT_STORED_F32)
+    if (type != GCKPT_STORAGE_F32)
         gckpti_unpack(&u, 0, n, x);
     return 1;
 }
@@ -32363,8 +32363,8 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 {
     return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                          gckpti_storage_name(storage),
-                         storage == GCKPT_STORED_I8   ? "not finite"
-                         : storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                         storage == GCKPT_STORAGE_I8   ? "not finite"
+                         : storage == GCKPT_STORAGE_I4 ? "beyond 524032, or not finite"
                                                       : "beyond 65504");
 }
 
@@ -32374,11 +32374,11 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_param *to,
                              float room[GCKPTI_DRAWN])
 {
-    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORED_F32;
+    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORAGE_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
     const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int alike = e->type == (int)stored;
-    const void *values = to->p.packed ? to->p.packed : to->p.values;
+    const void *values = to->p.quantised ? to->p.quantised : to->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : to->p.scales);
     gckpti_share own = gckpti_share_of(count, 0, 1);
     int fits = e->to || alike;
@@ -32401,7 +32401,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_par
                 continue;
             if (!e->to)
                 fits &= !memcmp(have + (size_t)k * size, from, size);
-            else if (alike || stored == GCKPT_STORED_F32)
+            else if (alike || stored == GCKPT_STORAGE_F32)
                 memcpy(e->to + (size_t)k * size, from, size);
             else
                 fits &= gckpti_pack_row(to, k, 1, &room[i]);
@@ -32432,9 +32432,9 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p),
                                     gckpti_units(e->type, count), gckpti_storages[e->type].bytes);
-    if (to.p.storage == GCKPT_STORED_F32)
+    if (to.p.storage == GCKPT_STORAGE_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
-    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    const int scaled = to.p.storage == GCKPT_STORAGE_I8;
     float *x = scaled ? l->row : room;
     for (int64_t at = 0, n; at < count; at += n) {
         n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
@@ -33231,7 +33231,7 @@ static int gckpti_share_begin(gckpti_loader *l, int64_t at)
             x->part[i].passed += n > 0;
         }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int blocks = e->type == GCKPT_STORED_I4;
+    const int blocks = e->type == GCKPT_STORAGE_I4;
     const int64_t unit = blocks ? GCKPTI_NIBBLE_BYTES : gckpti_storages[e->type].bytes;
     const int64_t element = (at - e->offsets[0]) / unit * (blocks ? GCKPTI_NIBBLES : 1);
     const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);
@@ -33654,7 +33654,7 @@ GCKPTI_FN int gckpti_c_identifier(const char *s);
 #endif
 
 /* >>tables/file */
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
@@ -33729,7 +33729,7 @@ typedef struct {
     gckpt_plan_desc d;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
-    gckpt_pick *picks;
+    gckpt_fetch_spec *picks;
     gckpt_instruction *list;
     gckpti_scratch scratch; /* of the arrays above */
 } gckpti_plan_reader;
@@ -33850,10 +33850,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     if (head->bands && !GCKPTI_RUNS_BANDS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has runs of ops in bands of rows, which this build "
-                            "leaves out (GCKPT_NO_BANDS)");
+                            "leaves out (GCKPT_NO_TILES)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
-    d->own_state = head->state_slots;
+    d->custom_state = head->state_slots;
     d->update_in_backward = head->update_in_backward;
     d->threads = head->threads;
     d->alignment = head->alignment;
@@ -33862,9 +33862,9 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->precision = head->precision;
     d->bf16_weights = head->bf16_weights;
     d->offload_bytes = head->offloaded;
-    d->offload_work = head->offload_work;
-    d->offload_beside = head->offload_beside;
-    d->leaves = head->leaves; /* link_work: the costs have it already */
+    d->offload_cost = head->offload_work;
+    d->overlap_offload = head->offload_beside;
+    d->virtual_ranks = head->leaves; /* link_work: the costs have it already */
     r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
         int id = (int)gckpti_get_to(r, n - 1);
@@ -33912,14 +33912,14 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I4 + 1), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORAGE_I4 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
         if (!gckpti_has_storage(word / 2))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s, which this build leaves out "
-                                "(GCKPT_NO_PACK)",
+                                "(GCKPT_NO_QUANT)",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
@@ -34002,7 +34002,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->costs = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n, sizeof *r->costs);
     r->built = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n + 1, sizeof *r->built);
     r->terms = (gckpt_term *)gckpti_scratch_take(&r->scratch, n, sizeof *r->terms);
-    r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
+    r->picks = (gckpt_fetch_spec *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
@@ -34065,7 +34065,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 #endif
 
 /* >>tables/c */
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
@@ -34488,7 +34488,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #endif
 
 /* >>tables/weights */
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
 /* Begins an array of n elements, bits that may be read as floats. */
 static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
@@ -34503,8 +34503,8 @@ static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name
 static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
-    const unsigned char *from = (const unsigned char *)q->p.packed;
-    const uint16_t *halves = (const uint16_t *)q->p.packed;
+    const unsigned char *from = (const unsigned char *)q->p.quantised;
+    const uint16_t *halves = (const uint16_t *)q->p.quantised;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
@@ -34579,8 +34579,8 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     }
     if (packed)
         gckpti_print(&k,
-                     "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
-                     "GCKPT_NO_PACK\"\n#endif\n",
+                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are packed: compile without "
+                     "GCKPT_NO_QUANT\"\n#endif\n",
                      name);
     gckpti_print(&k,
                  "#define %s_flash_bytes %z\nstatic const gckpti_printed gckpti_%s_weights[] = {\n",
@@ -34818,26 +34818,26 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)b))) *
                scale;
-    if (storage == GCKPT_STORED_F16)
+    if (storage == GCKPT_STORAGE_F16)
         return V(half)(_mm256_loadu_si256((const __m256i *)b));
     word = (INTS)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)b));
 #elif GCKPTI_ISA == 2
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)b))) *
                scale;
     word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
 #else
     uint16_t half[W];
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return V(low_byte)(V(bytes)((const unsigned char *)b)) * scale;
     memcpy(half, b, sizeof half);
     for (int i = 0; i < W; i++)
         word[i] = half[i];
 #endif
-    return storage == GCKPT_STORED_F16 ? V(low_half)(word) : V(floats)(word << 16);
+    return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
 /* The same of the first ones, so many bytes; the others are 0. */
@@ -34846,17 +34846,17 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
 {
     unsigned char some[2 * W] = { 0 };
     memcpy(some, x, (size_t)bytes);
-    if (storage == GCKPT_STORED_I8)
-        return V(widened)(GCKPT_STORED_I8, some, scale);
-    if (storage == GCKPT_STORED_F16)
-        return V(widened)(GCKPT_STORED_F16, some, scale);
-    return V(widened)(GCKPT_STORED_BF16, some, scale);
+    if (storage == GCKPT_STORAGE_I8)
+        return V(widened)(GCKPT_STORAGE_I8, some, scale);
+    if (storage == GCKPT_STORAGE_F16)
+        return V(widened)(GCKPT_STORAGE_F16, some, scale);
+    return V(widened)(GCKPT_STORAGE_BF16, some, scale);
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
     if (left >= W)
         return V(widened)(storage, x, scale);
@@ -35190,13 +35190,13 @@ typedef struct {
 GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int64_t j,
                                    int64_t left, const FLOATS *x)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
     GCKPTI_UNROLL
     for (int p = 0; p < links; p++) {
         const int64_t at = p * t->row + j;
         FLOATS y;
-        if (storage == GCKPT_STORED_F32)
+        if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
             y = V(widened)(storage, (const char *)t->b + at * each, x[8 + p]);
@@ -35209,14 +35209,14 @@ GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int
 GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
 {
     const V(lone) t = *lone; /* which no store changes */
-    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
     FLOATS x[16];
     int64_t j = 0;
     GCKPTI_UNROLL
     for (int p = 0; p < links; p++) {
         x[p] = V(set1)(t.a[p * t.a_step]);
-        x[8 + p] = V(set1)(storage == GCKPT_STORED_I8 ? t.scales[p] : 0.0f);
+        x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
     }
     for (; j + W <= t.n; j += W) {
         for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
@@ -35224,7 +35224,7 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
             __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
         V(sweep_vector)(storage, links, &t, j, W, x);
     }
-    if (storage == GCKPT_STORED_F32 && j < t.n)
+    if (storage == GCKPT_STORAGE_F32 && j < t.n)
         V(sweep_vector)(storage, links, &t, j, t.n - j, x);
 }
 
@@ -35233,9 +35233,9 @@ static GCKPTI_TARGET void V(sweep)(const V(lone) *lone)
     V(lone) t = *lone;
     const float *b = (const float *)t.b;
     for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
-        V(sweep_of)(GCKPT_STORED_F32, 8, &t);
+        V(sweep_of)(GCKPT_STORAGE_F32, 8, &t);
     for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
-        V(sweep_of)(GCKPT_STORED_F32, 1, &t);
+        V(sweep_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -35243,11 +35243,11 @@ GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, cons
                                    FLOATS sum)
 {
     const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORED_BF16) {
+    if (storage == GCKPT_STORAGE_BF16) {
         sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
         return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
     }
-    if (storage == GCKPT_STORED_F16) {
+    if (storage == GCKPT_STORAGE_F16) {
         sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
         return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
     }
@@ -35270,14 +35270,14 @@ GCKPTI_ALWAYS void V(dots_words)(int storage, int vectors, const FLOATS *words,
 GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
 {
     const V(lone) t = *lone;
-    const int each = storage == GCKPT_STORED_I8 ? 4 : storage == GCKPT_STORED_F32 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
     FLOATS sum[32 / W], scale[32 / W];
     int64_t p = 0;
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
-        scale[i] = storage == GCKPT_STORED_I8 ? V(load)(t.scales + W * i) : V(zero)();
+        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(t.scales + W * i) : V(zero)();
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
@@ -35289,12 +35289,12 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         for (int i = 0; i < vectors; i++) {
             V(turn)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
             GCKPTI_UNROLL
-            for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
+            for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        if (storage == GCKPT_STORED_F32)
+        if (storage == GCKPT_STORAGE_F32)
             continue;
-        if (W < 16 && storage != GCKPT_STORED_BF16) { /* no slower, and less code */
+        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* no slower, and less code */
             for (int q = 0; q < 4; q++)
                 V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;
@@ -35303,7 +35303,7 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         for (int q = 0; q < 4; q++)
             V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
     }
-    for (; storage == GCKPT_STORED_F32 && p < t.k; p++) {
+    for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             float e[W] = { 0.0f };
@@ -35326,17 +35326,17 @@ static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
         t.b = b + j * t.row, t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
         if (t.n < 32) {
-            V(dots_of)(GCKPT_STORED_F32, 1, &t);
+            V(dots_of)(GCKPT_STORAGE_F32, 1, &t);
             continue;
         }
         t.next = lone->next ? (const float *)lone->next + j * t.row
                             : b + gckpti_min(j + 32, lone->n - 32) * t.row;
-        V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
+        V(dots_of)(GCKPT_STORAGE_F32, 32 / W, &t);
     }
 }
 
 /* >>kernels/blocks */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
 /* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
 GCKPTI_ALWAYS FLOATS V(low_nibble)(INTS word)
@@ -35373,7 +35373,7 @@ GCKPTI_ALWAYS FLOATS V(looked_up)(INTS word, FLOATS by)
 /* Elements at..at+n-1 of blocks, W dividing `at`, to x. */
 GCKPTI_ALWAYS void V(unpack_blocks)(const unsigned char *packed, int64_t at, int64_t n, float *x)
 {
-    const unsigned char *b = packed + gckpti_units(GCKPT_STORED_I4, at);
+    const unsigned char *b = packed + gckpti_units(GCKPT_STORAGE_I4, at);
     for (unsigned k = (unsigned)at % GCKPTI_NIBBLES; n > 0; k = 0, b += GCKPTI_NIBBLE_BYTES) {
         const FLOATS by = V(block_by)(b);
         for (; k < GCKPTI_NIBBLES && n > 0; k += W, n -= W, x += W) {
@@ -35489,13 +35489,13 @@ GCKPTI_ALWAYS void V(sweep_of_blocks)(const V(lone) *lone)
 #endif
 
 /* >>kernels/stored */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- products whose b is read as it is stored ---- */
 /* n stored values at b, as gckpti_unpack. storage: a constant. */
 GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                  float *x)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const FLOATS s = V(set1)(scale);
     int64_t i = 0;
     for (; i + W <= n; i += W)
@@ -35507,24 +35507,24 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 /* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
  * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. (As many
  * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
+static GCKPTI_TARGET void V(unpack)(const gckpt_dequantisation *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage >= GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_stored_bytes(storage, rows * row);
     for (; rows > 0; rows--, at += row, x += width) {
         const unsigned char *b =
-            (const unsigned char *)u->packed + gckpti_stored_bytes(storage, at);
+            (const unsigned char *)u->quantised + gckpti_stored_bytes(storage, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
-        if (storage == GCKPT_STORED_BF16)
-            V(unpack_row)(GCKPT_STORED_BF16, b, 0.0f, n, x);
-        else if (storage == GCKPT_STORED_F16)
-            V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
+        if (storage == GCKPT_STORAGE_BF16)
+            V(unpack_row)(GCKPT_STORAGE_BF16, b, 0.0f, n, x);
+        else if (storage == GCKPT_STORAGE_F16)
+            V(unpack_row)(GCKPT_STORAGE_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
-            V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else if (storage == GCKPT_STORED_I4 && at % W == 0)
-            V(unpack_blocks)((const unsigned char *)u->packed, at, n, x);
+            V(unpack_row)(GCKPT_STORAGE_I8, b, u->scales[at / u->row], n, x);
+        else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
+            V(unpack_blocks)((const unsigned char *)u->quantised, at, n, x);
         else
             gckpti_unpack(u, at, n, x);
     }
@@ -35557,22 +35557,22 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
 #define GCKPTI_AS_STORED(what, size)                                                               \
-    if (u->storage == GCKPT_STORED_BF16)                                                           \
-        V(what)(GCKPT_STORED_BF16, size, &t);                                                      \
-    else if (u->storage == GCKPT_STORED_F16)                                                       \
-        V(what)(GCKPT_STORED_F16, size, &t);                                                       \
+    if (u->storage == GCKPT_STORAGE_BF16)                                                           \
+        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                      \
+    else if (u->storage == GCKPT_STORAGE_F16)                                                       \
+        V(what)(GCKPT_STORAGE_F16, size, &t);                                                       \
     else                                                                                           \
-        V(what)(GCKPT_STORED_I8, size, &t);
+        V(what)(GCKPT_STORAGE_I8, size, &t);
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_dequantisation *u, int64_t j0, const V(lone) *lone)
 {
     enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
-    const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
-    const float *b = (const float *)u->packed;
+    const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
+    const float *b = (const float *)u->quantised;
     float room[LINKS * COLS];
-    const int blocks = u->storage == GCKPT_STORED_I4;
+    const int blocks = u->storage == GCKPT_STORAGE_I4;
     const int words =
         lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
     const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
@@ -35584,7 +35584,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
         t.from = lone->from ? lone->from + j : NULL;
         if (t.n == most && whole && blocks) {
             t.k = lone->k / GCKPTI_NIBBLES, t.row = t.k * GCKPTI_NIBBLE_BYTES;
-            t.b = (const char *)u->packed + (j0 + j) * t.row;
+            t.b = (const char *)u->quantised + (j0 + j) * t.row;
             t.next = (const char *)t.b + gckpti_min(most, lone->n - most - j) * t.row;
             V(dots_of_blocks)(MOST / W, &t);
             continue;
@@ -35608,25 +35608,25 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 }
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
-static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
+static GCKPTI_TARGET void V(stored_sweep)(const gckpt_dequantisation *u, int64_t j0,
                                           const V(lone) *lone)
 {
     enum { COLS = 256 };
-    const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
+    const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
     float room[8 * COLS];
     V(lone) t = *lone;
     for (int64_t p = 0; p < lone->k; p += t.k, t.a += t.k * t.a_step) {
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && u->storage == GCKPT_STORED_I4 && at % GCKPTI_NIBBLES == 0 &&
+        if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_NIBBLES == 0 &&
             lone->row % GCKPTI_NIBBLES == 0) {
-            t.b = (const char *)u->packed + gckpti_units(GCKPT_STORED_I4, at);
-            t.row = gckpti_units(GCKPT_STORED_I4, lone->row);
+            t.b = (const char *)u->quantised + gckpti_units(GCKPT_STORAGE_I4, at);
+            t.row = gckpti_units(GCKPT_STORAGE_I4, lone->row);
             t.n = j = lone->n / GCKPTI_NIBBLES * GCKPTI_NIBBLES, t.c = lone->c;
             V(sweep_of_blocks)(&t);
-        } else if (t.k == 8 && u->storage != GCKPT_STORED_I4 && (!bytes || u->row == lone->row)) {
-            t.b = (const char *)u->packed + at * each, t.row = lone->row;
+        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 && (!bytes || u->row == lone->row)) {
+            t.b = (const char *)u->quantised + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;
             GCKPTI_AS_STORED(sweep_of, 8)
@@ -35894,11 +35894,11 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
  * By a power of two it is divided by multiplying, which rounds the same numbers. */
-static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n,
+static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n,
                                      int update)
 {
     enum { LANES = 32 / W };
-    const gckpt_rates a = p->rates;
+    const gckpt_update_constants a = p->rates;
     const FLOATS by = V(set1)(p->count > 0 ? p->count : 1.0f), part = V(set1)(1.0f) / by;
     const int exact = !(p->count > 0) || gckpti_bits(p->count) << 9 == 0;
     const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;
@@ -36224,7 +36224,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
             b = V(load_n)(bias + j, n - j);
         V(store_n)(call->out + r * n + j, V(fma)(h, y, b), n - j);
     }
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     if (aux && o->center) {
         aux[3 * r] = row.first;
         aux[3 * r + 1] = row.mean;
@@ -36264,7 +36264,7 @@ static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const int64_t n = gckpti_last(&call->shape), d = n / o->heads;
     const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
-    const float *cosine = (const float *)call->work + row % call->shape.d[1] * turned;
+    const float *cosine = (const float *)call->workspace + row % call->shape.d[1] * turned;
     const float *sine = cosine + half;
     const float *from = (call->grad_out ? call->grad_out : call->in[0].data) + row * n;
     float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may be `from` */
@@ -36407,7 +36407,7 @@ static GCKPTI_TARGET void V(draw)(const gckpti_drawing *d)
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(stored)(GCKPT_STORED_BF16, x, 0, V(zero)(), n);
+    return V(stored)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
 }
 
 static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
@@ -37013,7 +37013,7 @@ GCKPTI_INLINED FLOATS V(load_wide)(const float *x, const uint16_t *narrow, int64
 {
     if (__builtin_expect(gckpti_is_wide(x), 1)) /* else gcc jumps at each vector */
         return V(load_n)(x + at, n);
-    return V(stored)(GCKPT_STORED_BF16, narrow + at, 0, V(zero)(), n);
+    return V(stored)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
 }
 
 /* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
@@ -37569,7 +37569,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
     int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     const float *q = call->in[0].data + at, scale = gckpti_heads_after(h);
     float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
-    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->saved;
     int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead);
     const int64_t first = gckpti_heads_tile(h, i);
     if (out)
@@ -37607,7 +37607,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
 static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
-    float *aux = (float *)h->call->aux;
+    float *aux = (float *)h->call->saved;
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
     if (!aux)
@@ -37722,7 +37722,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const int64_t j0 = gckpti_heads_tile(h, first);
         const float *grad = call->grad_out + at;
-        memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
+        memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
         V(gather)(h, grad, c, m, g);
@@ -38055,7 +38055,7 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     const gckpt_arg *in = h->call->in;
     const int64_t all = gckpti_multiple(h->t, GCKPTI_BLOCK), half = GCKPTI_BLOCK / 2 * h->deep;
     s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
-    s->lse = (const float *)h->call->aux + head * h->t;
+    s->lse = (const float *)h->call->saved + head * h->t;
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     const int64_t keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_BLOCK) * h->wide;
     float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + keys, *dq = dv + keys;

@@ -61,7 +61,7 @@ namespace {
  * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
  * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
  * rows, addresses) is the same in each repetition. An update is never repeated: it has its
- * gckpt_pass. */
+ * gckpt_update_pass. */
 struct Moment {
     int64_t row, position;
     uint64_t seed, step;
@@ -271,13 +271,13 @@ __global__ void moments_kernel(Moments *to, Moments now, int n)
 const Moment *moment_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
-    Moment m = { call->row, call->position, call->seed, call->step, call->loss_scale };
+    Moment m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
     Moment *now = &d->now.at[0];
     for (int i = 0; i < d->losses && d->recording; i++)
         if (d->ids[i] == call->id)
             return &d->moments->at[2 + i];
     if (d->recording)
-        return &d->moments->at[call->row ? 0 : 1];
+        return &d->moments->at[call->first_row ? 0 : 1];
     if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
@@ -584,14 +584,14 @@ void forget(void *context, const void *owner)
 }
 
 /* The one of this micro-batch, or a new one. */
-Recording *recording_of(Device *d, const gckpt_moment *m)
+Recording *recording_of(Device *d, const gckpt_step_params *m)
 {
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         const int at = (d->next + i) % RECORDINGS;
         Recording *have = &d->recordings[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->row) {
+            have->first == !m->first_row) {
             d->next = at; /* the part behind it is near */
             return have;
         }
@@ -602,14 +602,14 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         d->oldest = (d->oldest + 1) % RECORDINGS;
         drop(d, r);
     }
-    *r = { m->owner, m->part, m->rows, !m->row };
+    *r = { m->owner, m->part, m->rows, !m->first_row };
     return r;
 }
 
 /* Puts a micro-batch's moments where its kernels read them. */
-void tell(Device *d, const gckpt_moment *m)
+void tell(Device *d, const gckpt_step_params *m)
 {
-    Moment now = { m->row, m->position, m->seed, m->step, 0.0f };
+    Moment now = { m->first_row, m->position, m->seed, m->step, 0.0f };
     const Moments before = d->now;
     d->now.at[0] = d->now.at[1] = now;
     d->now.at[1].row = 0;
@@ -625,7 +625,7 @@ void tell(Device *d, const gckpt_moment *m)
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
  * `recorded`, so that nothing of another thread comes between. */
-int repeat(void *context, const gckpt_moment *m)
+int repeat(void *context, const gckpt_step_params *m)
 {
     Hold d(context);
     if (m->losses > LOSSES || d->problem[0])
@@ -1113,7 +1113,7 @@ struct More { /* further accumulators of a pass, bytes from its base */
 
 /* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
 template <int N>
-__device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
+__device__ void update_at(const gckpt_update_pass &p, const More &more, int64_t i, float *divided)
 {
     Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
@@ -1129,7 +1129,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update || (p.unless && *p.unless))
+    if (!p.update || (p.skip_flag && *p.skip_flag))
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)
@@ -1155,7 +1155,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
-        gckpt_pass p;
+        gckpt_update_pass p;
         More more;
         unsigned first; /* block */
         int four;       /* all addresses are multiples of 16 */
@@ -1174,7 +1174,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
     const int of = waiting_of(all);
-    const gckpt_pass &p = all.at[of].p;
+    const gckpt_update_pass &p = all.at[of].p;
     const More &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
     int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
@@ -1256,13 +1256,13 @@ bool zeros_of(Device *d, const void *at, int64_t n)
 }
 
 /* An entry of the table. */
-void update(const gckpt_call *call, const gckpt_pass *pass)
+void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
     Hold d(device_of(call), true);
     Passes *w = &waiting[d->number].passes;
-    gckpt_pass p = *pass;
+    gckpt_update_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || waiting[d->number].product)
@@ -1281,13 +1281,13 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
 /* >>between/unpack */
 /* T: what is stored. Four values may lie in two rows. */
 template <class T> struct Unpacking {
-    gckpt_unpacking u;
+    gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<T, N> from = load<N>((const T *)u.packed + i);
+        Pack<T, N> from = load<N>((const T *)u.quantised + i);
         Pack<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+        if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
@@ -1295,26 +1295,26 @@ template <class T> struct Unpacking {
                 row++;
                 end += u.row;
             }
-            x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                     : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+            x.v[k] = u.storage == GCKPT_STORAGE_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                     : u.storage == GCKPT_STORAGE_F16 ? gckpti_from_f16((uint16_t)from.v[k])
                                                      : (float)from.v[k] * u.scales[row];
         }
         store(u.to + i, x);
     }
 };
 
-template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
+template <class T> void unpack_as(const gckpt_call *call, const gckpt_dequantisation &u)
 {
     packs<4>(call, Unpacking<T>{ u }, u.n,
-             wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0);
+             wide(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
-__global__ void unpack_nibbles(gckpt_unpacking u)
+__global__ void unpack_nibbles(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
         const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.packed + block * GCKPTI_NIBBLE_BYTES;
+        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_NIBBLE_BYTES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
         float *to = u.to + block * GCKPTI_NIBBLES + k;
         to[0] = (float)((b[2 + k] & 15) - 8) * scale;
@@ -1322,11 +1322,11 @@ __global__ void unpack_nibbles(gckpt_unpacking u)
     }
 }
 
-void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+void unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
-    if (unpacking->storage == GCKPT_STORED_I8)
+    if (unpacking->storage == GCKPT_STORAGE_I8)
         unpack_as<int8_t>(call, *unpacking);
-    else if (unpacking->storage == GCKPT_STORED_I4)
+    else if (unpacking->storage == GCKPT_STORAGE_I4)
         RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
     else
         unpack_as<uint16_t>(call, *unpacking);
@@ -1722,7 +1722,7 @@ struct Sum {
 };
 
 Sum sum_to(float *at) { return { { at, NULL } }; }
-Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.low, x.accumulate }; }
+Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
 /* i 0: there is none. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
@@ -1922,7 +1922,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
-    if (in->low) {
+    if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, own, sign, sum_of(*in) });
     } else if (rule) {
         combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,
@@ -2330,14 +2330,14 @@ __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *
     }
 }
 
-void max_forward(const gckpt_call *call) { greatest(call, call->out, call->aux); }
+void max_forward(const gckpt_call *call) { greatest(call, call->out, call->saved); }
 void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
 void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (call->in[0].grad)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
-                 call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+                 call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }
 
 /* >>exact/upsample */
@@ -2506,7 +2506,7 @@ void rotary_by(const gckpt_call *call, bool backward)
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
     int64_t half = gckpti_rotary_turned(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
-    float *table = (float *)call->work;
+    float *table = (float *)call->workspace;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
                  o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
     if (!wanted(y))
@@ -2616,7 +2616,7 @@ template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool ba
     Errors f = { gckpti_errors_of(call, KIND) };
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
-    float *sums = (float *)call->work;
+    float *sums = (float *)call->workspace;
     if (!backward && call->loss_sum)
         row_sums(call, f, sums, rows, n / rows, 1.0f);
     if (!backward)
@@ -3542,10 +3542,10 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
         RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
-                 (uint16_t *)call->aux, n);
+                 (uint16_t *)call->saved, n);
     else if (x->grad)
         RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
-                 call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+                 call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
 BOTH_WAYS(max_pool, pool<true>)
@@ -3657,7 +3657,7 @@ void embed_by(const gckpt_call *call, bool backward)
                  n % 8 == 0 && wide(x->data) && wide(out_of(call)));
     if (!backward || !x->grad)
         return;
-    unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;
+    unsigned *work = (unsigned *)call->workspace, *place = work + 2 * table + 1;
     const Lists l = { work, work + table, work + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
@@ -3838,7 +3838,7 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
     const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
         RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,
@@ -3981,8 +3981,8 @@ void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
     const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
-    float *sums = (float *)call->work;
-    float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
+    float *sums = (float *)call->workspace;
+    float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
         column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
@@ -3998,8 +3998,8 @@ void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     Channels s = channels_of(call);
-    const float *aux = (const float *)call->aux;
-    float *sums = (float *)call->work, *more = sums + s.images * s.channels;
+    const float *aux = (const float *)call->saved;
+    float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };
@@ -4135,7 +4135,7 @@ void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_f
 template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units;
-    s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
+    s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
     const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
@@ -4149,7 +4149,7 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units, links = s.rows * s.steps;
-    s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
     const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
@@ -4185,7 +4185,7 @@ template <int GATES> void cells(const gckpt_call *call, bool backward)
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.aux = (float *)call->aux, s.out = call->out;
+    s.aux = (float *)call->saved, s.out = call->out;
     s.dp = q.p->grad, s.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }
@@ -4226,7 +4226,7 @@ Classes classes_of(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
     Classes l = { x->data, targets->index, targets->data, w->data };
-    l.aux = (float *)call->aux, l.losses = (float *)call->work;
+    l.aux = (float *)call->saved, l.losses = (float *)call->workspace;
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
     l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
@@ -4404,7 +4404,7 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
     const int64_t rows = gckpti_loss_rows(call, row, parts->rows);
-    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *work = (float *)call->workspace, *aux = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     Classes l = { work, call->in[2].index + row };
@@ -4451,7 +4451,7 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
     for (int64_t row = 0; row < rows;)
         row += head_block(call, &parts, row, backward);
     if (!backward)
-        add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
+        add_losses(call, (float *)call->workspace + parts.losses, call->in[2].index, rows, 1);
 }
 BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)
 
@@ -5047,7 +5047,7 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.out = call->out, a.aux = (float *)call->saved, a.delta = (const float *)call->workspace;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
@@ -5065,7 +5065,7 @@ void attention_by(const gckpt_call *call, bool)
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
-                 (float *)call->work, queries, (int64_t)a.t, a.heads, a.d, a.c);
+                 (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
@@ -5758,7 +5758,7 @@ gckpt_call without_zeros(const gckpt_call *call)
         if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
             arg->accumulate = 0;
         if (alone && !arg->accumulate)
-            zeros_of(device_of(call), arg->low, n);
+            zeros_of(device_of(call), arg->compensation, n);
     }
     return c;
 }
@@ -5793,7 +5793,7 @@ void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
     mma_late(call,
@@ -5810,7 +5810,7 @@ void linear_backward(const gckpt_call *asked)
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     const uint16_t *beside = NULL;
     if (wanted(in[1])) {
@@ -5851,8 +5851,8 @@ gckpt_result linear_room(gckpt_call *call)
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
-    call->work_forward = forward.used;
-    call->work_backward = backward.used > sums.used ? backward.used : sums.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
     return GCKPT_OK;
 }
@@ -6234,7 +6234,7 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     p.v = factor(call, room, value_of(in[2]), keys);
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
-    p.aux = (float *)call->aux;
+    p.aux = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
     p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
@@ -6265,7 +6265,7 @@ template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &
 
 void attention_forward(const gckpt_call *call)
 {
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     MmaAttention p = attention_of(call, room, false);
     p.keys = keys_of(call);
     if (p.d <= 64)
@@ -6276,7 +6276,7 @@ void attention_forward(const gckpt_call *call)
 
 void attention_backward(const gckpt_call *call)
 {
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
     const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
@@ -6303,8 +6303,8 @@ gckpt_result attention_room(gckpt_call *call)
     }
     attention_of(call, backward, true);
     take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
-    call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used;
     return GCKPT_OK;
 }
 
@@ -6405,9 +6405,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     LossSizes s = loss_sizes(call, false);
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     LossRoom r = loss_room(call, room, false);
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     for (int64_t first = 0, n; first < s.v; first += n) {
         n = gckpti_min(s.v - first, s.chunk);
         const uint16_t *w = loss_weights(call, r, first, n);
@@ -6429,7 +6429,7 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     LossRoom r = loss_room(call, room, true);
     Results dw = grad_of(*w);
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
@@ -6441,7 +6441,7 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
             MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            p.loss.aux = (const float *)call->saved + 2 * row, p.loss.now = moment_of(call);
             run_mma_tile<128, 1, 1, SLOPES>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
             if (dx.f32)
@@ -6469,8 +6469,8 @@ gckpt_result linear_cross_entropy_room(gckpt_call *call)
     }
     loss_room(call, forward, false);
     loss_room(call, backward, true);
-    call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used;
     call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
     return GCKPT_OK;
 }
@@ -6762,7 +6762,7 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->aux, rows, n, n % 8 == 0 && wide(x) && wide(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && wide(x) && wide(out));
 }
 
 void layernorm_backward(const gckpt_call *asked)
@@ -6770,10 +6770,10 @@ void layernorm_backward(const gckpt_call *asked)
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *aux = (const float *)call->aux;
+    const float *aux = (const float *)call->saved;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     Column normed = {}, plain = {};
     if (o->gain && wanted(call->in[o->gain]))
         normed = column_of(room, rows, n, call->in[o->gain]);
@@ -6793,7 +6793,7 @@ gckpt_result layernorm_room(gckpt_call *call)
     for (int i : { o->gain, o->bias })
         if (i)
             column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
-    call->work_backward = backward.used;
+    call->workspace_backward = backward.used;
     call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(x) % TOKENS != 0;
     return GCKPT_OK;
 }
@@ -6887,36 +6887,36 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     FAST_ROOMS(X)
 #undef X
     if (is_op(op, "conv2d") || is_op(op, "average_pool"))
-        call->work_forward = call->work_backward = 0;
+        call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->work_forward = call->work_backward = sizeof(float) * (size_t)channel_room(call);
+        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_room(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->work_forward = sizeof(float) * (size_t)cells_room(call, 0);
-        call->work_backward = sizeof(float) * (size_t)cells_room(call, 1);
+        call->workspace_forward = sizeof(float) * (size_t)cells_room(call, 0);
+        call->workspace_backward = sizeof(float) * (size_t)cells_room(call, 1);
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->work_forward = (size_t)rows * sizeof(float);
+        call->workspace_forward = (size_t)rows * sizeof(float);
         if (call->inputs == 3) /* and, for each weight, of those behind it */
-            call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
+            call->workspace_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
                                                            (classes ? rows : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
-        call->work_backward =
+        call->workspace_backward =
             sizeof(unsigned) *
             (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
-            (backward ? call->work_backward : call->work_forward) =
+            (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
-        call->work_backward = call->aux_bytes;
+        call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }
 

@@ -35,7 +35,7 @@ static mpi_ranks engine;
 
 enum { BATCH = 16, T = 48, V = 128, C = 32, STEPS = 200 };
 static const float rate = 0.15f;
-static const gckpt_ranks *ranks; /* NULL: this process is alone */
+static const gckpt_transport *ranks; /* NULL: this process is alone */
 static int rank(void) { return ranks != NULL ? ranks->rank : 0; }
 static int size(void) { return ranks != NULL ? ranks->size : 1; }
 
@@ -157,16 +157,16 @@ static int make(way *w)
                         1, 0 };
 
     gckpt_plan_desc desc = { .batch = w->rows,
-                             .optimiser = GCKPT_OWN_OPTIMISER,
-                             .leaves = w->leaves };
-    gckpt_exec_desc bind = { .own_optimiser = collect, .user = &w->part, .allow_initial = 1 };
+                             .optimiser = GCKPT_CUSTOM_OPTIMISER,
+                             .virtual_ranks = w->leaves };
+    gckpt_exec_desc bind = { .custom_optimiser = collect, .user = &w->part, .allow_initial = 1 };
     if (w->leaves > 0)
-        bind.ranks = ranks;
+        bind.transport = ranks;
     w->plan = gckpt_plan_new(g, &loss, 1, &desc);
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
-    desc.leaves = 0; /* all ranks judge */
+    desc.virtual_ranks = 0; /* all ranks judge */
     w->forward = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
     w->judge = w->forward == NULL ? NULL : gckpt_exec_new(w->forward, w->store, &bind);
     if (w->judge == NULL) {
@@ -224,7 +224,7 @@ static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T
     for (int row = 0; row < own; row += w->rows) {
         int64_t first = own < BATCH ? own * rank() : 0;
         if (w->leaves > 0)
-            gckpt_plan_share(w->plan, BATCH, rank(), &first);
+            gckpt_plan_rank_rows(w->plan, BATCH, rank(), &first);
         gckpt_feed feeds[2] = { { w->tokens, tokens[row + first] },
                                 { w->targets, targets[row + first] } };
         gckpt_report report;

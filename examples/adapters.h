@@ -514,7 +514,7 @@ static inline int adapters_unfreeze(adapters *a, const char *pattern)
         n += *c == '*';
     }
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
-        if (p.storage != GCKPT_STORED_F32 && pattern_match(p.name, 1, same, n) != 0)
+        if (p.storage != GCKPT_STORAGE_F32 && pattern_match(p.name, 1, same, n) != 0)
             return model_fail(a->model,
                               "%s: \"%s\" is packed, and so frozen; load the model as F32",
                               adapters_names[a->options.method], p.name);
@@ -562,7 +562,7 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
     memset(&desc, 0, sizeof desc);
     memset(&initial, 0, sizeof initial);
     initial.allow_initial = 1; /* adapters that begin */
-    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
     for (int i = 0; i < count && picks != NULL; i++)
         picks[i].tensor = tensors[i];
     desc.mode = GCKPT_INFERENCE;
@@ -710,14 +710,14 @@ static inline int adapters_save_parameter(adapters *a, const char *name)
     gckpt_parameter p;
     if (gckpt_store_peek(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK)
         return model_fail(a->model, "modules_to_save: %s", gckpt_error_text(a->store));
-    const int whole = p.storage == GCKPT_STORED_BF16 || p.storage == GCKPT_STORED_F16;
-    if (p.storage != GCKPT_STORED_F32 && !whole && !a->options.some)
+    const int whole = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
+    if (p.storage != GCKPT_STORAGE_F32 && !whole && !a->options.some)
         return model_fail(a->model,
                           "modules_to_save: \"%s\" is packed; load it as floats: the model with "
                           "model_source.floats",
                           name);
-    if ((p.storage != GCKPT_STORED_F32 &&
-         gckpt_store_pack(a->store, name, GCKPT_STORED_F32) != GCKPT_OK) ||
+    if ((p.storage != GCKPT_STORAGE_F32 &&
+         gckpt_store_quantise(a->store, name, GCKPT_STORAGE_F32) != GCKPT_OK) ||
         gckpt_store_freeze(a->store, name, 0) != GCKPT_OK)
         return model_fail(a->model, "modules_to_save: %s", gckpt_error_text(a->store));
     return 0;
@@ -786,7 +786,7 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
     const int64_t all = w.shape.d[0], columns = w.shape.d[1];
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
     gckpt_tensor *rows = gckpt_input(g, "rows", GCKPT_I32, gckpt_shape1(all < most ? all : most));
-    const gckpt_pick pick = { gckpt_embed(gckpt_param(g, weight, w.shape, none), rows), 0 };
+    const gckpt_fetch_spec pick = { gckpt_embed(gckpt_param(g, weight, w.shape, none), rows), 0 };
     const gckpt_feed feed = { gckpt_id(rows), index };
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = &pick;

@@ -30,7 +30,7 @@ int main(void)
 
     gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .optimiser = GCKPT_SGD, .alignment = 4 };
     gckpt_plan *training = gckpt_plan_new(g, &loss, 1, &desc);
-    gckpt_pick both[2] = { { a, 0 }, { b, 0 } };
+    gckpt_fetch_spec both[2] = { { a, 0 }, { b, 0 } };
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = both;
     desc.fetches = 2;

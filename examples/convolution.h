@@ -47,9 +47,9 @@ static inline convolution_sizes convolution_of(const gckpt_call *call)
     z.taps = z.c * z.r * z.s;
     z.band = CONVOLUTION_BAND / (z.taps * z.q) + 1;
     z.band = z.band < z.p ? z.band : z.p;
-    z.columns = (float *)call->work;
-    z.ones = call->work ? z.columns + z.taps * z.band * z.q : NULL;
-    z.rest = call->work ? z.ones + z.band * z.q : NULL;
+    z.columns = (float *)call->workspace;
+    z.ones = call->workspace ? z.columns + z.taps * z.band * z.q : NULL;
+    z.rest = call->workspace ? z.ones + z.band * z.q : NULL;
     return z;
 }
 
@@ -78,11 +78,11 @@ static gckpt_result convolution_shape(gckpt_call *call)
     convolution_sizes z = convolution_of(call);
     int64_t pixels = z.band * z.q;
     size_t columns = (size_t)((z.taps + 1) * pixels) * sizeof(float);
-    size_t dw = gckpt_product_work(call, z.o, z.taps, pixels);
-    size_t dx = gckpt_product_work(call, z.taps, pixels, z.o);
+    size_t dw = gckpt_product_workspace(call, z.o, z.taps, pixels);
+    size_t dx = gckpt_product_workspace(call, z.taps, pixels, z.o);
     call->shape = gckpt_shape4(z.b, z.o, z.p, z.q);
-    call->work_forward = columns + gckpt_product_work(call, z.o, pixels, z.taps);
-    call->work_backward = columns + (dw > dx ? dw : dx);
+    call->workspace_forward = columns + gckpt_product_workspace(call, z.o, pixels, z.taps);
+    call->workspace_backward = columns + (dw > dx ? dw : dx);
     return GCKPT_OK;
 }
 
@@ -151,7 +151,7 @@ static void convolution_forward(const gckpt_call *call)
     const float *bias = call->inputs == 3 ? call->in[2].data : NULL;
     gckpt_product_desc y; /* (O, pixels) = (O, taps) (taps, pixels) */
     memset(&y, 0, sizeof y);
-    y.m = z.o, y.k = z.taps, y.work = z.rest;
+    y.m = z.o, y.k = z.taps, y.workspace = z.rest;
     y.a = call->in[1].data, y.a_row = z.taps, y.a_col = 1;
     y.b = z.columns, y.b_col = 1;
     y.c_row = z.p * z.q, y.c_col = 1;
@@ -174,7 +174,7 @@ static void convolution_bias(void *context, int64_t o, int64_t worker)
     const float *dy = z->call->grad_out + (z->image * z->o + o) * z->p * z->q + z->first * z->q;
     const gckpt_arg *bias = &z->call->in[2];
     (void)worker;
-    gckpt_sum_add(&bias->grad[o], bias->low ? &bias->low[o] : NULL,
+    gckpt_sum_add(&bias->grad[o], bias->compensation ? &bias->compensation[o] : NULL,
                   gckpt_dot(z->call, dy, z->ones, z->pixels));
 }
 
@@ -187,13 +187,13 @@ static void convolution_backward(const gckpt_call *call)
     int biased = call->inputs == 3 && bias->grad;
     gckpt_product_desc dw, dx; /* (O, taps) += (O, pixels) (pixels, taps); columns = w' dy */
     memset(&dw, 0, sizeof dw);
-    dw.m = z.o, dw.n = z.taps, dw.work = z.rest;
+    dw.m = z.o, dw.n = z.taps, dw.workspace = z.rest;
     dw.a_row = z.p * z.q, dw.a_col = 1;
     dw.b = z.columns, dw.b_row = 1;
     dw.c = w->grad, dw.c_row = z.taps, dw.c_col = 1;
     dw.accumulate = w->accumulate;
     memset(&dx, 0, sizeof dx);
-    dx.m = z.taps, dx.k = z.o, dx.work = z.rest;
+    dx.m = z.taps, dx.k = z.o, dx.workspace = z.rest;
     dx.a = w->data, dx.a_row = 1, dx.a_col = z.taps;
     dx.b_row = z.p * z.q, dx.b_col = 1;
     dx.c = z.columns, dx.c_col = 1;

@@ -55,7 +55,7 @@ enum { STORE_AUTO = 5 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
-static const gckpt_storage exports[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
+static const gckpt_storage exports[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Learning rates to begin with, by method: what has few parameters, or new ones, takes larger steps.
@@ -300,7 +300,7 @@ static int check_rates(void)
     return 0;
 }
 
-static int packed_by_option(void) { return o.store != GCKPT_STORED_F32 && o.store != STORE_AUTO; }
+static int packed_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
 /* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
  * added to them. */
@@ -673,7 +673,7 @@ static int make_model(void)
     m.config.eos[0] = 256;
     m.config.eos[1] = -1;
     int failed =
-        model_declare(&m, store) != 0 || model_save(&m, store, o.model, GCKPT_STORED_F32) != 0
+        model_declare(&m, store) != 0 || model_save(&m, store, o.model, GCKPT_STORAGE_F32) != 0
             ? session_fail(1, "--new: %s", m.error)
             : write_tokenizer();
     const int chats = o.chat != NULL && strcmp(o.chat, "chatml") == 0;
@@ -1076,9 +1076,9 @@ static uint64_t part_hash(const part *p)
 /* Prints what four bits cost, measured with HuggingFaceTB/SmolLM2-135M, as floats 0. */
 static void note_storage(void)
 {
-    const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORED_F32 };
+    const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
     for (int i = 0; i < 2; i++)
-        if (stores[i] == GCKPT_STORED_I4)
+        if (stores[i] == GCKPT_STORAGE_I4)
             fprintf(session.out,
                     "note   --%s int4 loses more than int8: the loss of SmolLM2-135M rises by 0.42 "
                     "nats a token, by int8 by 0.01; --eval tells this model's\n",
@@ -1175,7 +1175,7 @@ static int check_tokens(const char *option, const char *dir)
 static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
-    const model_source source = { as_is ? GCKPT_STORED_F32 : (gckpt_storage)o.teacher_store, 0,
+    const model_source source = { as_is ? GCKPT_STORAGE_F32 : (gckpt_storage)o.teacher_store, 0,
                                   NULL, as_is && gguf_is(o.teacher) };
     const int64_t before = lm_parameters(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
@@ -1225,7 +1225,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         return session_fail(2, "--modules-to-save: more than 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const model_source source = { .storage = packed_by_option() ? (gckpt_storage)o.store
-                                                                : GCKPT_STORED_F32,
+                                                                : GCKPT_STORAGE_F32,
                                   .map = (int)o.map,
                                   .floats = method == ADAPTERS_HEAD     ? "lm_head"
                                             : o.modules_to_save != NULL ? floats
@@ -1984,19 +1984,19 @@ static int is_other(tuning *t, const char *key, uint64_t hash, const char *optio
 /* Number i of a parameter's values, as they are stored. */
 static uint32_t stored_at(const gckpt_parameter *p, int64_t i)
 {
-    const uint16_t *halves = (const uint16_t *)p->packed;
+    const uint16_t *halves = (const uint16_t *)p->quantised;
     uint32_t bits = 0;
     float x;
     if (p->values != NULL) {
         x = p->values[i];
-    } else if (p->storage == GCKPT_STORED_F16) {
+    } else if (p->storage == GCKPT_STORAGE_F16) {
         const unsigned char half[] = { (unsigned char)(halves[i] & 255),
                                        (unsigned char)(halves[i] >> 8) };
         x = gguf_half(half);
-    } else if (p->storage == GCKPT_STORED_BF16) {
+    } else if (p->storage == GCKPT_STORAGE_BF16) {
         x = gguf_from_bits((uint32_t)halves[i] << 16);
     } else {
-        return ((const unsigned char *)p->packed)[p->storage == GCKPT_STORED_I4 ? i / 2 : i];
+        return ((const unsigned char *)p->quantised)[p->storage == GCKPT_STORAGE_I4 ? i / 2 : i];
     }
     memcpy(&bits, &x, sizeof bits);
     return bits;
@@ -2011,11 +2011,11 @@ static const char *model_note(const tuning *t, char *text, size_t size)
     for (int i = 0; gckpt_store_peek(t->run.store, i, &p) == GCKPT_OK; i++) {
         if (!p.frozen || strncmp(p.name, TEACHER_PREFIX, strlen(TEACHER_PREFIX)) == 0)
             continue;
-        const int stored = p.storage == GCKPT_STORED_I8 || p.storage == GCKPT_STORED_I4
+        const int stored = p.storage == GCKPT_STORAGE_I8 || p.storage == GCKPT_STORAGE_I4
                                ? (int)p.storage
-                               : (int)GCKPT_STORED_F32;
+                               : (int)GCKPT_STORAGE_F32;
         how = session_hash(how, &stored, sizeof stored);
-        for (int64_t k = 0; k < 64 && (p.values != NULL || p.packed != NULL); k++) {
+        for (int64_t k = 0; k < 64 && (p.values != NULL || p.quantised != NULL); k++) {
             const uint32_t bits = stored_at(&p, k * p.elements / 64);
             values = session_hash(values, &bits, sizeof bits);
         }

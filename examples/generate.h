@@ -70,7 +70,7 @@ static inline int generator_plan(generator *p, generator_run *run, gckpt_store *
                                  const generator_desc *desc)
 {
     const model_options options = { 0, p->capacity, run == &p->before, desc->hooks };
-    gckpt_pick pick = { NULL, 0 };
+    gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_plan_desc plan;
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     gckpt_tensor *tokens =
@@ -103,7 +103,7 @@ static inline int generator_bind(generator *p, generator_run *run, gckpt_store *
     exec.allow_initial = p->initial;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
-    if (p->backend == NULL || p->backend->get == NULL) /* malloc's, up to the next 64 bytes */
+    if (p->backend == NULL || p->backend->allocate == NULL) /* malloc's, up to the next 64 bytes */
         exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
     exec.caches_of = p->one.exec;
     run->exec = gckpt_exec_new(run->plan, store, &exec);
@@ -134,8 +134,8 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
         failed = runs[i]->length > 0 && generator_plan(p, runs[i], store, desc) != 0;
     p->fed = (int32_t *)calloc((size_t)(p->samples * most), sizeof *p->fed);
     p->places = (sample_place *)malloc((size_t)m->config.vocabulary * sizeof *p->places);
-    if (!failed && p->backend != NULL && p->backend->get != NULL)
-        p->arena = p->backend->get(p->backend->context, p->arena_bytes, 64);
+    if (!failed && p->backend != NULL && p->backend->allocate != NULL)
+        p->arena = p->backend->allocate(p->backend->context, p->arena_bytes, 64);
     else if (!failed)
         p->arena = malloc(p->arena_bytes + 64);
     if (!failed && (p->fed == NULL || p->places == NULL || p->arena == NULL))

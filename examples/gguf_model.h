@@ -628,7 +628,7 @@ static inline void gguf_shown(const gguf_part *p, const unsigned char *raw, int6
     enum { SOME = 256 };
     float values[SOME];
     const int type = p->t->type;
-    if (p->as != GCKPT_STORED_F32 || (type == GGUF_T_F32 && p->minus == 0)) {
+    if (p->as != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->minus == 0)) {
         memcpy(to, raw, gguf_bytes(type, n));
         return;
     }
@@ -756,7 +756,7 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
         gguf_parameter(a, c, p->t->name, name);
         n += (size_t)snprintf(s->head + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                               i > 0 ? ',' : '{', name, names[p->as]);
-        const int64_t wide = p->as == GCKPT_STORED_I4 ? (int64_t)p->row_bytes : p->columns;
+        const int64_t wide = p->as == GCKPT_STORAGE_I4 ? (int64_t)p->row_bytes : p->columns;
         const int matrix = model_get(c, model_find(c, name)).shape.n == 2;
         n += matrix ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
                                        (long long)wide)
@@ -779,11 +779,11 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
  * rounding to 4 bits would add an error as large as the first. */
 static inline gckpt_storage gguf_near(int type, int turned)
 {
-    return type == GGUF_T_F32               ? GCKPT_STORED_F32
-           : type == GGUF_T_F16             ? GCKPT_STORED_F16
-           : type == GGUF_T_BF16            ? GCKPT_STORED_BF16
-           : type == GGUF_T_Q4_0 && !turned ? GCKPT_STORED_I4
-                                            : GCKPT_STORED_I8;
+    return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
+           : type == GGUF_T_F16             ? GCKPT_STORAGE_F16
+           : type == GGUF_T_BF16            ? GCKPT_STORAGE_BF16
+           : type == GGUF_T_Q4_0 && !turned ? GCKPT_STORAGE_I4
+                                            : GCKPT_STORAGE_I8;
 }
 
 /* 1: a matrix that the family has (in,out), whose tensors are (out,in). */
@@ -822,12 +822,12 @@ static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_
         return gguf_fail(g, "tensor %s: a vector of %s; F32 is expected", t->name,
                          gguf_tensor_types[t->type].name);
     part->minus = a->plus_one && strstr(p->name, "norm.weight") != NULL ? 1.0f : 0.0f;
-    part->as = part->minus == 0 && t->type == GGUF_T_F16    ? GCKPT_STORED_F16
-               : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORED_BF16
-                                                            : GCKPT_STORED_F32;
-    part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORED_F32 ? 4 : 2);
-    if (keep == GCKPT_STORED_I4 && t->type == GGUF_T_Q4_0 && !part->turned) {
-        part->as = GCKPT_STORED_I4;
+    part->as = part->minus == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
+               : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
+                                                            : GCKPT_STORAGE_F32;
+    part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORAGE_F32 ? 4 : 2);
+    if (keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0 && !part->turned) {
+        part->as = GCKPT_STORAGE_I4;
         part->row_bytes = gguf_bytes(t->type, part->columns);
     }
     return 0;
@@ -856,16 +856,16 @@ static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_str
         const model_parameter p = model_get(c, at);
         gguf_part *part = &s->parts[s->count++];
         const int floats = source->floats != NULL && model_in_modules(c, source->floats, p.name);
-        const gckpt_storage keep = floats            ? GCKPT_STORED_F32
+        const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
                                    : source->as_file ? gguf_near(all[i]->type, gguf_turned(c, &p))
                                                      : source->storage;
         memset(part, 0, sizeof *part);
         part->t = all[i];
         model_stored(c, name, p.name);
         if (gguf_part_of(g, a, c, &p, keep, part) == 0 && p.shape.n == 2 &&
-            keep != GCKPT_STORED_F32 &&
+            keep != GCKPT_STORAGE_F32 &&
             (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
-             gckpt_store_pack(store, name, keep) != GCKPT_OK))
+             gckpt_store_quantise(store, name, keep) != GCKPT_OK))
             gguf_fail(g, "%s", gckpt_error_text(store));
     }
     free(all);

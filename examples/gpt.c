@@ -362,7 +362,7 @@ static lm_run run;
 static struct {
     gckpt_frontier *frontier; /* of training, when asked for */
     pictures_modes modes;     /* beside it */
-    gckpt_timed timed;        /* --fastest: what was tried */
+    gckpt_fit_timing timed;        /* --fastest: what was tried */
     char note[256];           /* of the file that was resumed */
 } asked;
 
@@ -386,7 +386,7 @@ static int make_models(void)
 {
     lm_model *m = &run.models[LM_TRAINING];
     gckpt_plan_desc desc = lm_desc(&run, LM_SAMPLING);
-    asked.timed.seconds = seconds;
+    asked.timed.clock = seconds;
     asked.timed.limit = o.fastest;
     asked.timed.feeds = m->feeds;
     asked.timed.feed_count = 2;
@@ -408,10 +408,10 @@ static int make_models(void)
 /* --fastest: what was predicted, as seconds of the first, beside what was measured. */
 static void report_trials(void)
 {
-    const gckpt_timed *t = &asked.timed;
+    const gckpt_fit_timing *t = &asked.timed;
     for (int i = 0; i < t->count; i++) {
         const gckpt_trial *a = &t->trials[i];
-        double predicted = t->trials[0].seconds * (double)a->work / (double)t->trials[0].work;
+        double predicted = t->trials[0].seconds * (double)a->cost / (double)t->trials[0].cost;
         fprintf(session.out,
                 "trial  micro-batch %lld, %zu bytes, %.1f %% overhead: predicted %.2f ms, measured "
                 "%.2f%s\n",
@@ -419,7 +419,7 @@ static void report_trials(void)
                 i == t->fastest ? ", the fastest" : "");
         session_event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"work\":%llu,"
                       "\"seconds\":%.9g,\"runs\":%d}\n",
-                      (long long)a->rows, a->bytes, (unsigned long long)a->work, a->seconds,
+                      (long long)a->rows, a->bytes, (unsigned long long)a->cost, a->seconds,
                       a->runs);
     }
 }
@@ -428,7 +428,7 @@ static void report_trials(void)
 static void report_proof(const gckpt_plan *p)
 {
     const double gap = 100 * gckpt_plan_gap(p);
-    if (gckpt_plan_proven_work(p) == gckpt_plan_work(p))
+    if (gckpt_plan_proven_cost(p) == gckpt_plan_cost(p))
         fprintf(session.out, "proof  no schedule is faster in these bytes, ");
     else
         fprintf(session.out, "proof  within %.1f %% of the best possible in these bytes, ",
@@ -451,7 +451,7 @@ static void report_plan(void)
             (long long)o.dim, (long long)o.context, (long long)lm_parameters(run.store));
     lm_report_plan(&run);
     session_event(",\"lower_bound\":%zu,\"gap\":%.9g,\"proven_bytes\":%zu",
-                  gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
+                  gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_peak(p),
                   gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
     gckpt_point at;
     for (int i = 0; o.frontier != NULL && gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK;
@@ -549,7 +549,7 @@ static int time_steps(gckpt_profile *p)
 static int tell(void)
 {
     lm_model *m = &run.models[LM_TRAINING];
-    gckpt_profile p = { .seconds = seconds, .count = gckpt_plan_length(m->plan) };
+    gckpt_profile p = { .clock = seconds, .count = gckpt_plan_length(m->plan) };
     summary s;
     int failed = 0;
     graph_of(m);
@@ -560,15 +560,15 @@ static int tell(void)
         summary_print(&s, columns(), session_write, session.out);
     }
     if (o.profile) {
-        p.spent = calloc((size_t)p.count + 1, sizeof *p.spent);
-        failed = p.spent == NULL ? session_fail(1, "out of memory for a profile") : 0;
+        p.entries = calloc((size_t)p.count + 1, sizeof *p.entries);
+        failed = p.entries == NULL ? session_fail(1, "out of memory for a profile") : 0;
         failed = failed || lm_execs(&run) || time_steps(&p);
         if (!failed) {
             fprintf(session.out, "\n%lld steps of %.2f ms, each instruction timed\n\n",
-                    (long long)p.steps, 1e3 * p.all / (double)p.steps);
+                    (long long)p.steps, 1e3 * p.total_seconds / (double)p.steps);
             summary_time(&s, &p, columns(), session_write, session.out);
         }
-        free(p.spent);
+        free(p.entries);
     }
     summary_close(&s);
     return failed;
@@ -642,7 +642,7 @@ static int evaluate(lm_run *r, uint64_t step)
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;
         rows = used - i < (size_t)lm.batch ? (int64_t)(used - i) : lm.batch;
-        const size_t own = (size_t)gckpt_plan_share(m->plan, rows, lm_rank(r), &first);
+        const size_t own = (size_t)gckpt_plan_rank_rows(m->plan, rows, lm_rank(r), &first);
         for (size_t k = 0; k < own; k++)
             put_window(r->tokens + k * T, r->targets + k * T,
                        text.train + (i + (size_t)first + k) * windows / used * T, text.size);

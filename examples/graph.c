@@ -48,7 +48,7 @@ static int neuron(const char *path)
     gckpt_tensor *n = gckpt_name(gckpt_add(sum, b), "n");
     gckpt_tensor *out = gckpt_name(gckpt_tanh(n), "out");
     const gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
-    const gckpt_pick picks[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
+    const gckpt_fetch_spec picks[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
                                  { product, 1 }, { sum, 1 }, { n, 1 }, { out, 1 },
                                  { x, 1 },       { w, 1 },   { b, 1 } };
     gckpt_plan_desc desc = { .fetch = picks, .fetches = sizeof picks / sizeof picks[0] };

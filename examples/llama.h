@@ -325,7 +325,7 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
         const llama_positions *l = &c->llama.positions[i];
         p.rotary[i].base = (float)l->base;
         p.rotary[i].scale = (float)l->scale;
-        p.rotary[i].first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
+        p.rotary[i].position = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
         if (l->scaling == LLAMA_UNSCALED)
             continue;
         llama_frequencies(l, c->head, frequencies[i]);

@@ -148,14 +148,14 @@ enum {
     LM_FEEDS = 4
 };
 
-/* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build gets. */
+/* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build_fn gets. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
     gckpt_feed feeds[LM_FEEDS]; /* of tokens and targets (rows,T), and of lm_run.more */
     gckpt_tensor *loss;         /* of the graph above */
-    gckpt_pick logits;          /* of sampling, or what else is fetched */
+    gckpt_fetch_spec logits;          /* of sampling, or what else is fetched */
     int64_t T;                  /* of its rows; 0: those of the run */
     void *user;
 } lm_model;
@@ -167,7 +167,7 @@ struct lm_run {
     lm_model shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
     int classes;                               /* so many */
     const gckpt_backend *device;               /* NULL: the processor */
-    const gckpt_ranks *ranks;                  /* NULL: this process alone */
+    const gckpt_transport *ranks;                  /* NULL: this process alone */
     void *arena; /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
     int32_t *tokens, *targets;      /* (batch,T) feeds, */
@@ -219,7 +219,7 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
     desc.mode = purpose == LM_TRAINING ? lm_modes[lm.checkpoint] : GCKPT_INFERENCE;
     desc.budget = purpose == LM_TRAINING ? (size_t)lm.budget : 0;
     desc.batch = lm.batch;
-    desc.leaves = (int)(purpose != LM_SAMPLING ? lm.leaves : 1);
+    desc.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.leaves : 1);
     desc.threads = (int)lm.threads;
     desc.backend = r->device;
     desc.precision = lm.precision;
@@ -227,7 +227,7 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
 }
 
 /* Plans `rows` at once of what `build` makes, for m. NULL, or what has the error. */
-static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
+static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_fn build, int64_t rows,
                                const gckpt_plan_desc *desc)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -238,7 +238,7 @@ static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build 
     return m->plan != NULL ? NULL : m->graph;
 }
 
-static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
+static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build_fn build, int64_t rows,
                    const gckpt_plan_desc *desc)
 {
     const void *failed = lm_try_plan(r, m, purpose, build, rows, desc);
@@ -247,7 +247,7 @@ static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64
 
 /* The plan to train with, and --micro-batch auto; timed: trials, or NULL. NULL, or what has the
  * error. */
-static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
+static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
     gckpt_plan_desc desc = lm_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO)
@@ -258,7 +258,7 @@ static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build build, gc
     return m->plan != NULL ? NULL : r->store;
 }
 
-static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
+static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build_fn build, gckpt_fit_timing *timed)
 {
     const void *failed = lm_try_training(r, m, build, timed);
     if (failed == NULL)
@@ -340,7 +340,7 @@ static int lm_execs(lm_run *r)
         e.backend = r->device;
         e.skip_nonfinite =
             purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
-        e.ranks = r->ranks;
+        e.transport = r->ranks;
         e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
             e.progress = session_stops; /* a device takes what is short as a whole */
@@ -350,7 +350,7 @@ static int lm_execs(lm_run *r)
             return session_fail(1, "%s", gckpt_error_text(r->store));
     }
     if (training != NULL)
-        r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
+        r->rows = gckpt_plan_rank_rows(training, lm.batch, lm_rank(r), &r->first);
     return 0;
 }
 
@@ -380,7 +380,7 @@ static void lm_free(lm_run *r)
 /* The greatest of all ranks' values, none below 0; -1: a rank does not answer. All call it. */
 static int lm_greatest(const lm_run *r, int value)
 {
-    const gckpt_ranks *k = r->ranks;
+    const gckpt_transport *k = r->ranks;
     for (int bit = 1; k != NULL && bit < k->size; bit *= 2) {
         int other = 0;
         const double begin = k->clock(k->user);
@@ -390,7 +390,7 @@ static int lm_greatest(const lm_run *r, int value)
         while (done == 0 && k->clock(k->user) - begin < k->timeout)
             done = k->done(k->user);
         if (done != 1) {
-            k->give_up(k->user);
+            k->abort(k->user);
             session_fail(1, "rank %d does not answer", k->rank ^ bit);
             return -1;
         }
@@ -439,7 +439,7 @@ static void lm_report_plan(lm_run *r)
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
         (long long)lm.threads, session_s(lm.threads), lm_bytes(r), 100 * gckpt_plan_overhead(p),
-        (double)gckpt_plan_step_work(p));
+        (double)gckpt_plan_step_cost(p));
     if (gckpt_plan_overhead(p) > 2)
         fprintf(session.out,
                 "note   a step has %.1f times the least work; --budget 1 names the bytes for 1.5 "
@@ -451,21 +451,21 @@ static void lm_report_plan(lm_run *r)
             kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
-    if (kinds[GCKPT_BYTES_TREE] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
+    if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
         fprintf(session.out, "       sums of leaves %zu, gathered %zu; padding, contained %zu\n",
-                kinds[GCKPT_BYTES_TREE], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+                kinds[GCKPT_BYTES_REDUCTION], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
     session_event("{\"event\":\"plan\",\"bytes\":%zu,\"work\":%llu,\"overhead\":%.9g,"
                   "\"recompute\":%.9g,\"checkpoint\":\"%s\","
                   "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  lm_bytes(r), (unsigned long long)gckpt_plan_step_work(p), gckpt_plan_overhead(p),
+                  lm_bytes(r), (unsigned long long)gckpt_plan_step_cost(p), gckpt_plan_overhead(p),
                   gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
                   (long long)lm_parameters(r->store), (long long)lm.budget,
                   kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
-                  kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_TREE],
+                  kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
     if (lm.leaves > 1)
         fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_size(r),
@@ -515,7 +515,7 @@ static int lm_report_end(const lm_run *r)
                   (unsigned long long)step, measured, hash, seconds,
                   (unsigned long long)r->skipped);
     if (r->ranks != NULL)
-        session_event(",\"sent\":%llu", (unsigned long long)gckpt_exec_sent(exec));
+        session_event(",\"sent\":%llu", (unsigned long long)gckpt_exec_bytes_sent(exec));
     return 0;
 }
 
@@ -587,9 +587,9 @@ static const char *lm_broken(const gckpt_store *store, int frozen)
 {
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++) {
-        const uint16_t *halves = (const uint16_t *)p.packed;
-        const uint16_t all = p.storage == GCKPT_STORED_BF16 ? 0x7f80 : 0x7c00; /* the exponent */
-        const int half = p.storage == GCKPT_STORED_BF16 || p.storage == GCKPT_STORED_F16;
+        const uint16_t *halves = (const uint16_t *)p.quantised;
+        const uint16_t all = p.storage == GCKPT_STORAGE_BF16 ? 0x7f80 : 0x7c00; /* the exponent */
+        const int half = p.storage == GCKPT_STORAGE_BF16 || p.storage == GCKPT_STORAGE_F16;
         for (int64_t k = 0; k < p.elements && (p.frozen || !frozen); k++)
             if ((p.values != NULL && p.values[k] - p.values[k] != 0) ||
                 (half && halves != NULL && (halves[k] & all) == all))

@@ -11,7 +11,7 @@
  *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, T));
  *     gckpt_term loss = { model_loss(&m, model_hidden(&m, tokens, NULL), targets), 1, 0 };
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
- *     model_save(&m, s, "tuned", GCKPT_STORED_F32); // from_pretrained("tuned") loads it
+ *     model_save(&m, s, "tuned", GCKPT_STORAGE_F32); // from_pretrained("tuned") loads it
  *
  * config.json says which family it is of: gpt2.h, llama.h. What they differ in is a model_family;
  * adapters.h, peft.h and generate.h know no more of them than that. Parameters are named as in
@@ -441,7 +441,7 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
-    /* what matrices are kept as, frozen then (gckpt_store_pack). F32: as floats; */
+    /* what matrices are kept as, frozen then (gckpt_store_quantise). F32: as floats; */
     gckpt_storage storage;
     /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
      * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
@@ -1046,7 +1046,7 @@ static inline int model_pack_others(model_any *m, gckpt_store *store, gckpt_stor
             continue;
         model_stored(&m->config, name, p.name);
         if (p.shape.n == 2 && (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
-                               gckpt_store_pack(store, name, storage) != GCKPT_OK))
+                               gckpt_store_quantise(store, name, storage) != GCKPT_OK))
             return model_fail(m, "%s", gckpt_error_text(store));
     }
     return 0;
@@ -1069,7 +1069,7 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
         return -1;
     m->config.under = under;
     const int keys = gguf_is(dir);
-    const int map = !keys && source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
+    const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
     model_loading l;
     memset(&l, 0, sizeof l);
     l.model = m;
@@ -1084,7 +1084,7 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
     int failed = keys ? gguf_load(&l, store, dir, source)
                       : model_check_bytes(&l, dir) != 0 ||
                             model_declare_some(m, store, map ? 1 : 2) != 0 ||
-                            (source->storage != GCKPT_STORED_F32 &&
+                            (source->storage != GCKPT_STORAGE_F32 &&
                              model_pack_others(m, store, source->storage, source->floats) != 0) ||
                             model_each_file(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
@@ -1314,12 +1314,12 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
     desc.storage = storage;
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
-        if ((p.storage == GCKPT_STORED_I8 || p.storage == GCKPT_STORED_I4) &&
+        if ((p.storage == GCKPT_STORAGE_I8 || p.storage == GCKPT_STORAGE_I4) &&
             model_find(&m->config, p.name) >= 0)
             return model_fail(m,
                               "%s: \"%s\" is kept as %s, which is no format of transformers'; "
                               "load the model as floats to save it",
-                              dir, p.name, p.storage == GCKPT_STORED_I8 ? "int8" : "int4");
+                              dir, p.name, p.storage == GCKPT_STORAGE_I8 ? "int8" : "int4");
     FILE *f = model_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");
     if (f == NULL)
         return -1;

@@ -12,7 +12,7 @@
 #include <string.h>
 enum { MPI_RANKS_DATA = 1, MPI_RANKS_GONE, MPI_RANKS_PIECES = 256, MPI_RANKS_PIECE = 1 << 30 };
 typedef struct {
-    gckpt_ranks ranks;
+    gckpt_transport ranks;
     MPI_Comm comm;
     MPI_Request request[MPI_RANKS_PIECES]; /* of what is under way, in pieces of 1 GiB, */
     int count, receives, gone;             /* so many, receives first; gone: a rank has given up */
@@ -86,7 +86,7 @@ static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout) /*
     m->ranks.exchange = mpi_ranks_exchange;
     m->ranks.done = mpi_ranks_done;
     m->ranks.all_reduce = mpi_ranks_all_reduce;
-    m->ranks.give_up = mpi_ranks_give_up;
+    m->ranks.abort = mpi_ranks_give_up;
     m->ranks.clock = mpi_ranks_clock;
     m->ranks.timeout = timeout;
     m->ranks.user = m;

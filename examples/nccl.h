@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 typedef struct {
-    gckpt_ranks ranks;
+    gckpt_transport ranks;
     ncclComm_t comm, queued; /* of what is waited for, of what is enqueued; NULL: given up */
     cudaStream_t stream;
     cudaEvent_t over, landed; /* what is under way; all that was enqueued */
@@ -144,16 +144,16 @@ static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueI
     memset(m, 0, sizeof *m);
     m->ranks.rank = rank;
     m->ranks.size = size;
-    m->ranks.on_backend = 1;
+    m->ranks.device_aware = 1;
     m->ranks.exchange = nccl_ranks_exchange;
     m->ranks.done = nccl_ranks_done;
     m->ranks.all_reduce = nccl_ranks_all_reduce;
-    m->ranks.give_up = nccl_ranks_give_up;
+    m->ranks.abort = nccl_ranks_give_up;
     m->ranks.clock = nccl_ranks_clock;
     m->ranks.timeout = timeout;
     m->ranks.user = m;
     m->ranks.enqueue = nccl_ranks_enqueue;
-    m->ranks.landed = nccl_ranks_landed;
+    m->ranks.enqueued_done = nccl_ranks_landed;
     return !cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) &&
            !cudaEventCreateWithFlags(&m->over, cudaEventDisableTiming) &&
            !cudaEventCreateWithFlags(&m->landed, cudaEventDisableTiming) &&

@@ -295,7 +295,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     gckpt_parameter all;
     gckpt_store *store = a->store;
     if (a->options.method == ADAPTERS_FULL)
-        return model_save(a->model, store, dir, GCKPT_STORED_F32);
+        return model_save(a->model, store, dir, GCKPT_STORAGE_F32);
     memset(&desc, 0, sizeof desc);
     memset(&files, 0, sizeof files);
     desc.values_only = 1;

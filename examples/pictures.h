@@ -230,7 +230,7 @@ enum {
     PICTURES_COPY,
     PICTURES_REDUCE,
     PICTURES_PHASES,
-    PICTURES_KINDS = GCKPT_BUFFER_TREE + 1
+    PICTURES_KINDS = GCKPT_BUFFER_REDUCTION + 1
 };
 typedef struct {
     pictures_out out;
@@ -249,7 +249,7 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
     gckpt_instruction ins;
     gckpt_plan_get(plan, (int)x, &ins);
     gckpt_plan_usage(plan, (int)x, u);
-    return u->again                    ? (int)PICTURES_RECOMPUTE
+    return u->recompute                    ? (int)PICTURES_RECOMPUTE
            : ins.kind == GCKPT_REDUCE  ? (int)PICTURES_REDUCE
            : ins.kind >= GCKPT_OFFLOAD ? (int)PICTURES_COPY
                                        : (int)ins.kind;
@@ -264,7 +264,7 @@ static inline void pictures_measure(pictures_step *s)
         size_t column = x * s->columns / s->length;
         int reduces = pictures_phase(s->plan, x, &u) == PICTURES_REDUCE;
         s->kinds = PICTURES_KINDS - (!reduces && s->kinds < PICTURES_KINDS);
-        s->work += u.work;
+        s->work += u.cost;
         if (u.live >= most[column]) {
             most[column] = u.live + 1;
             s->most_at[column] = x;
@@ -343,7 +343,7 @@ static inline void pictures_lanes(pictures_step *s)
     const int copies = gckpt_plan_offloaded(s->plan) > 0;
     const int lane_of[] = { 0, 2, 3, 1, 4, 4 + copies };
     const int64_t rows = gckpt_plan_rows(s->plan);
-    const int64_t batch = gckpt_plan_share(s->plan, gckpt_plan_batch(s->plan), 0, NULL);
+    const int64_t batch = gckpt_plan_rank_rows(s->plan, gckpt_plan_batch(s->plan), 0, NULL);
     pictures_out *o = &s->out;
     gckpt_usage u;
     for (int phase = 0; phase < PICTURES_PHASES; phase++) {
@@ -366,7 +366,7 @@ static inline void pictures_lanes(pictures_step *s)
             if (!here)
                 continue;
             count++;
-            work += u.work;
+            work += u.cost;
             begin = column > end || end == 0 ? column : begin;
             end = column + 1;
         }
@@ -414,10 +414,10 @@ static inline void pictures_grid(pictures_out *o, double top, double height, siz
 static inline void pictures_live(pictures_step *s)
 {
     static const int order[] = {
-        GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,     GCKPT_BUFFER_AUX,
-        GCKPT_BUFFER_GRADIENT,           GCKPT_BUFFER_WORKSPACE, GCKPT_BUFFER_TREE
+        GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,     GCKPT_BUFFER_SAVED,
+        GCKPT_BUFFER_GRADIENT,           GCKPT_BUFFER_WORKSPACE, GCKPT_BUFFER_REDUCTION
     };
-    size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_bound(s->plan);
+    size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_peak(s->plan);
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) { /* changes */
@@ -522,7 +522,7 @@ static inline void pictures_side_live(pictures_step *s)
     static const char *const verbs[] = { "forward of", "backward of", "update of",
                                          "forward again of" };
     pictures_out *o = &s->out;
-    size_t bound = gckpt_plan_bound(s->plan), rest = bound;
+    size_t bound = gckpt_plan_peak(s->plan), rest = bound;
     double y = PICTURES_LIVE_TOP + 4;
     gckpt_instruction ins;
     gckpt_usage u;
@@ -551,7 +551,7 @@ static inline void pictures_side_live(pictures_step *s)
 static inline void pictures_side_arena(pictures_step *s)
 {
     pictures_out *o = &s->out;
-    size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_bound(s->plan);
+    size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_peak(s->plan);
     double y = PICTURES_ARENA_TOP + 4, part = (double)above / (double)(arena + !arena);
     pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "arena: %z bytes = %b", arena, arena);
     pictures_text(o, PICTURES_SIDE, y += 18, "",
@@ -606,7 +606,7 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
     pictures_measure(&s);
     pictures_head(&s);
     pictures_lanes(&s);
-    pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, gckpt_plan_bound(plan),
+    pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, gckpt_plan_peak(plan),
                   "Live bytes while each instruction runs", "live");
     pictures_live(&s);
     pictures_grid(&s.out, PICTURES_ARENA_TOP, PICTURES_ARENA_HEIGHT, gckpt_plan_arena(plan),
@@ -658,13 +658,13 @@ static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term
         if (!plan)
             continue;
         modes->mode[i].bytes = gckpt_plan_bytes(plan);
-        modes->mode[i].work = gckpt_plan_work(plan);
+        modes->mode[i].cost = gckpt_plan_cost(plan);
         modes->mode[i].recompute = gckpt_plan_recompute(plan);
         modes->mode[i].overhead = gckpt_plan_overhead(plan);
         modes->resident = gckpt_plan_bytes(plan) - gckpt_plan_arena(plan);
         for (int x = 0; i == 0 && gckpt_plan_get(plan, x, &ins) == GCKPT_OK; x++) {
             gckpt_plan_usage(plan, x, &u);
-            modes->ops += ins.kind == GCKPT_FORWARD && !u.again && !u.once;
+            modes->ops += ins.kind == GCKPT_FORWARD && !u.recompute && !u.once;
         }
         gckpt_plan_free(plan);
     }
@@ -706,7 +706,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
     c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
     c->beyond = first.overhead;
-    c->step = (double)last.work / (1 + last.overhead);
+    c->step = (double)last.cost / (1 + last.overhead);
     c->least = (double)first.bytes;
     c->most = (double)last.bytes;
     c->unit = pictures_unit(c->least / 10, &c->unit_name);
@@ -714,8 +714,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
         double bytes = (double)modes->mode[i].bytes;
         c->least = bytes > 0 && bytes < c->least ? bytes : c->least;
         c->most = bytes > c->most ? bytes : c->most;
-        if (bytes > 0 && pictures_extra(c, modes->mode[i].work) > c->beyond)
-            c->beyond = pictures_extra(c, modes->mode[i].work);
+        if (bytes > 0 && pictures_extra(c, modes->mode[i].cost) > c->beyond)
+            c->beyond = pictures_extra(c, modes->mode[i].cost);
     }
     c->log = c->most > 4 * c->least && c->least >= 1;
     return GCKPT_OK;
@@ -740,7 +740,7 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     gckpt_point least;
     int at = gckpt_frontier_find(c->f, p->bytes);
     pictures_column(&c->out, "", (double)p->bytes / c->unit, "");
-    pictures_column(&c->out, "+", 100 * pictures_extra(c, p->work), " %");
+    pictures_column(&c->out, "+", 100 * pictures_extra(c, p->cost), " %");
     pictures_column(&c->out, "", 100 * p->recompute, " %");
     if (gckpt_frontier_get(c->f, at, &least) == GCKPT_OK)
         pictures_column(&c->out, "+", 100 * least.overhead, " %");
@@ -860,7 +860,7 @@ static inline void pictures_unknown(pictures_chart *c)
                       pictures_chart_y(c, p.overhead));
     for (int i = last; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i--)
         pictures_draw(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
-                      pictures_chart_y(c, pictures_extra(c, p.proven_work)));
+                      pictures_chart_y(c, pictures_extra(c, p.proven_cost)));
     pictures_draw(o, "z\"/>\n");
 }
 
@@ -905,7 +905,7 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
     pictures_out *o = &c->out;
     pictures_draw(o, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>",
                   pictures_chart_x(c, (double)p->bytes),
-                  pictures_chart_y(c, pictures_extra(c, p->work)), looks[i]);
+                  pictures_chart_y(c, pictures_extra(c, p->cost)), looks[i]);
     pictures_draw(o, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n", y - 5,
                   looks[i]);
     pictures_draw(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
@@ -1128,7 +1128,7 @@ static inline void pictures_tensor(pictures_map *m, int id)
     }
     const float *gradient = m->shown && m->shown->exec ? gckpt_fetch(m->shown->exec, id, 1) : NULL;
     if (gradient) {
-        const gckpt_report *r = n.batchless ? NULL : m->shown->report;
+        const gckpt_report *r = n.batch_invariant ? NULL : m->shown->report;
         pictures_numbers(m, "gradient", gradient, NULL, &n.shape,
                          r && r->count ? (double)r->count : 1);
         pictures_line_end(m, style, " class=\"d\"", bar);

@@ -202,7 +202,7 @@ static int session_device(int64_t number, const gckpt_backend **device)
 /* Memory for arenas, the device's or (NULL) the host's. */
 static void *session_get(const gckpt_backend *device, size_t bytes)
 {
-    return device != NULL ? device->get(device->context, bytes, 64) : malloc(bytes);
+    return device != NULL ? device->allocate(device->context, bytes, 64) : malloc(bytes);
 }
 
 static void session_release(const gckpt_backend *device, void *memory, size_t bytes)

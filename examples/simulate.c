@@ -144,10 +144,10 @@ static planned plan(const model *m, const simulate_ranks *r, const simulate_mach
     desc.batch = o.batch > 0 ? o.batch : m->batch;
     const int64_t most = (desc.batch + r->leaves - 1) / r->leaves,
                   n = o.rows > 0 ? o.rows : m->rows;
-    desc.leaves = r->leaves;
+    desc.virtual_ranks = r->leaves;
     desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
-    desc.link_work = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
-    desc.link_beside = o.ahead != 0;
+    desc.link_cost = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
+    desc.overlap_communication = o.ahead != 0;
     p.store = gckpt_store_new(NULL);
     gckpt_store_ranks(p.store, r->rank, r->ranks, r->shard);
     p.graph = gckpt_graph_new(p.store, NULL);
@@ -213,7 +213,7 @@ static void tell_bytes(const simulate_ranks *r, const planned *p)
            shard_titles[r->shard], (long long)(r->leaves / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
            kind[GCKPT_BYTES_PARAMETERS] + kind[GCKPT_BYTES_STATE],
-           kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_TREE], kind[GCKPT_BYTES_GATHERED],
+           kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_REDUCTION], kind[GCKPT_BYTES_GATHERED],
            kind[GCKPT_BYTES_ACTIVATIONS] + kind[GCKPT_BYTES_WORKSPACE],
            100 * gckpt_plan_overhead(p->plan));
 }

@@ -334,7 +334,7 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_plan *pla
         simulate_touch(s, 8 * (double)own);
         simulate_gather(s, n, simulate_due(plan, graph, i));
     } else {
-        simulate_compute(s, part * (double)usage.work / s->machine->work);
+        simulate_compute(s, part * (double)usage.cost / s->machine->work);
     }
 }
 

@@ -128,7 +128,7 @@ static int plan_chain(strategy *s, size_t budget)
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.mode = s->mode;
-    desc.group = s->group;
+    desc.segment_size = s->group;
     desc.budget = budget;
     desc.update_in_backward = 1; /* so that gradients of weights do not add up */
     ids[OPS] = gckpt_id(loss.loss);

@@ -197,14 +197,14 @@ static inline void summary_planned(summary *s)
     gckpt_buffer b;
     for (int i = 0; gckpt_plan_get(s->plan, i, &in) == GCKPT_OK; i++)
         if (gckpt_plan_usage(s->plan, i, &u) == GCKPT_OK && summary_of(s, in.id) != NULL)
-            summary_of(s, in.id)->work += u.work;
+            summary_of(s, in.id)->work += u.cost;
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
-        summary_row *row = b.kind <= GCKPT_BUFFER_AUX ? summary_of(s, b.id) : NULL;
+        summary_row *row = b.kind <= GCKPT_BUFFER_SAVED ? summary_of(s, b.id) : NULL;
         if (row == NULL)
             continue;
         if (b.start < turn && b.end >= turn && turn < gckpt_plan_length(s->plan))
             row->kept += b.size;
-        if (gckpt_plan_usage(s->plan, b.start, &u) == GCKPT_OK && u.again)
+        if (gckpt_plan_usage(s->plan, b.start, &u) == GCKPT_OK && u.recompute)
             row->again += b.size;
     }
 }
@@ -528,13 +528,13 @@ static inline int summary_by_time(const void *a, const void *b)
 
 /* Adds instruction i to a line of its own kind. */
 static inline void summary_spend(summary_spent *to, const gckpt_plan *plan, int i,
-                                 const gckpt_spent *from)
+                                 const gckpt_profile_entry *from)
 {
     gckpt_instruction in;
     gckpt_usage u;
     if (gckpt_plan_get(plan, i, &in) != GCKPT_OK || gckpt_plan_usage(plan, i, &u) != GCKPT_OK)
         return;
-    to->seconds[u.again                     ? SUMMARY_AGAIN
+    to->seconds[u.recompute                     ? SUMMARY_AGAIN
                 : in.kind == GCKPT_FORWARD  ? SUMMARY_FORWARD
                 : in.kind == GCKPT_BACKWARD ? SUMMARY_BACKWARD
                                             : SUMMARY_OTHER] += from->seconds;
@@ -576,7 +576,7 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
             memcpy(lines[count].last, lines[count].name, sizeof lines[count].last);
             count++;
         }
-        summary_spend(&lines[at], s->plan, i, &p->spent[i]);
+        summary_spend(&lines[at], s->plan, i, &p->entries[i]);
     }
     qsort(lines, (size_t)count, sizeof *lines, summary_by_time);
     while (count > 0 && lines[count - 1].runs == 0)
@@ -598,7 +598,7 @@ static inline int summary_time_row(summary_table *t, const summary_spent *l, con
         if (l->seconds[i] > 0)
             summary_set(t, 2 + i, summary_fixed(ms * l->seconds[i], 2));
     summary_set(t, 6, summary_fixed(ms * l->all, 2));
-    summary_set(t, 7, summary_fixed(p->all > 0 ? 100 * l->all / p->all : 0, 1));
+    summary_set(t, 7, summary_fixed(p->total_seconds > 0 ? 100 * l->all / p->total_seconds : 0, 1));
     if (l->flops > 0 && ran > 0) {
         summary_set(t, 8, summary_fixed(1e-9 * l->flops / ran, 1));
         summary_set(t, 9, summary_fixed(1e-9 * l->bytes / ran, 1));
@@ -611,7 +611,7 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
                                         gckpt_write_fn write, void *user)
 {
     pictures_out o = { write, user, 0, 0, { 0 } };
-    if (s == NULL || s->plan == NULL || p == NULL || p->spent == NULL || write == NULL ||
+    if (s == NULL || s->plan == NULL || p == NULL || p->entries == NULL || write == NULL ||
         p->count != gckpt_plan_length(s->plan))
         return GCKPT_E_ARG;
     const size_t room = (size_t)(p->count > s->count ? p->count : s->count) + 1;
@@ -628,9 +628,9 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
         memset(&rest, 0, sizeof rest);
         memset(&all, 0, sizeof all);
         for (int i = 0; i < p->count; i++)
-            summary_spend(&all, s->plan, i, &p->spent[i]);
-        rest.all = p->all - all.all;
-        all.all = p->all;
+            summary_spend(&all, s->plan, i, &p->entries[i]);
+        rest.all = p->total_seconds - all.all;
+        all.all = p->total_seconds;
         memcpy(rest.name, "(feeds, norm)", 14);
         memcpy(all.name, "all", 4);
         all.runs = 0;

@@ -86,7 +86,7 @@ static const gckpt_op teacher_counted = { "teacher_counted",
                                           teacher_counted_flops,
                                           NULL,
                                           { GCKPT_IN(1) },
-                                          GCKPT_LOSS | GCKPT_INDEX(1) | GCKPT_COUNTS_FEEDS,
+                                          GCKPT_LOSS | GCKPT_INDEX(1) | GCKPT_COUNT_FROM_FEEDS,
                                           NULL,
                                           NULL,
                                           NULL, NULL };

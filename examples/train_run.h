@@ -159,7 +159,7 @@ static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gc
     return t->r->losses;
 }
 
-/* gckpt_fit's gckpt_build */
+/* gckpt_fit's gckpt_build_fn */
 static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
 {
     train_run *t = (train_run *)run;
@@ -174,7 +174,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     gckpt_term terms[GCKPT_MAX_TERMS];
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     const int count = train_graph(t, g, rows, terms);
-    const gckpt_pick pick = { t->result, 0 };
+    const gckpt_fetch_spec pick = { t->result, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.update_in_backward = 0;

@@ -138,16 +138,16 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* What the values of a frozen parameter are stored as (gckpt_store_pack). Ops see floats. */
+/* What the values of a frozen parameter are stored as (gckpt_store_quantise). Ops see floats. */
 typedef enum {
-    GCKPT_STORED_F32,
-    GCKPT_STORED_BF16, /* 2 bytes: the upper half of the float */
-    GCKPT_STORED_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORED_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    GCKPT_STORAGE_F32,
+    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
+    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
+    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
     /* Blocks of 32 values along the last axis, 18 bytes each: their scale, a binary16, low byte
      * first; then 16 bytes, whose low halves are values 0 to 15, their high ones 16 to 31: each is
      * (half - 8) * scale. (ggml's Q4_0.) */
-    GCKPT_STORED_I4
+    GCKPT_STORAGE_I4
 } gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x);                /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);              /* exact */
@@ -204,7 +204,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -218,11 +218,11 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
  * blocks need not be), scales of I8's rows (else NULL). */
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
 #endif
@@ -237,7 +237,7 @@ typedef struct {
     int frozen;
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
-    const void *packed;    /* and they are here, */
+    const void *quantised;    /* and they are here, */
     const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
@@ -293,7 +293,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 
 /* The order of the axes of convolutions' weights in a file. */
 typedef enum {
-    GCKPT_AXES_NOT_SAID,
+    GCKPT_AXES_UNKNOWN,
     GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
 } gckpt_axes;
 /* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
@@ -329,7 +329,7 @@ typedef struct {
      * is E_ARG, and so is any with GCKPT_NO_STDIO. */
     int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
-/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+/* Tensors may be F32, BF16, F16, and what gckpt_store_quantise makes I8 (with its scales as the F32
  * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
  * type is refused by the tensor's name, but for PyTorch's counters "..num_batches_tracked" (I64),
  * which are left out: a note of that name says so. They become what the store has the parameter
@@ -342,7 +342,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16, I8 and I4 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); others
+ * F16, I8 and I4 packed and frozen (with GCKPT_NO_QUANT floats of the store's own, frozen); others
  * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
  * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
@@ -406,7 +406,7 @@ typedef struct {
     gckpt_shape shape;
     gckpt_type type;
     int loss;      /* 1: a (sum, count) */
-    int batchless; /* 1: depends on no input */
+    int batch_invariant; /* 1: depends on no input */
     int inputs;    /* how many tensors it reads; their ids: */
     int input[GCKPT_MAX_INPUTS];
     const void *data; /* of a constant */
@@ -497,8 +497,8 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 typedef struct {
     int heads;
     float base;     /* 0: 10000 */
-    int64_t first;  /* position of the first row, as of gckpt_rotary_at */
-    int64_t turned; /* so many columns R of each head, from its first on, are turned as pairs
+    int64_t position;  /* position of the first row, as of gckpt_rotary_at */
+    int64_t columns; /* so many columns R of each head, from its first on, are turned as pairs
                      * (i, i + R/2); the others pass. Even; 0: all */
     const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
                                * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
@@ -690,8 +690,8 @@ typedef struct {
  * In GCKPT_SEGMENTS plans the inside of a segment is recomputed in the backward. May nest. Chen
  * 2016. */
 /* Builds block(x, user) as one segment. NULL x: the block is skipped and NULL returned. */
-typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
-GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
+typedef gckpt_tensor *(*gckpt_block_fn)(gckpt_tensor *x, void *user);
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* of what is built from here on */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* of the last one begun */
 /* Both return x. */
@@ -706,7 +706,7 @@ typedef struct {
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
-    float *low;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
+    float *compensation;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
@@ -719,15 +719,15 @@ struct gckpt_call {
     gckpt_shape shape;     /* of the output */
     float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
-    void *aux;             /* what forward leaves for backward; forward: NULL when not wanted */
-    void *work;            /* scratch for this instruction only */
+    void *saved;             /* what forward leaves for backward; forward: NULL when not wanted */
+    void *workspace;            /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
-    size_t aux_bytes, work_forward, work_backward;
+    size_t saved_bytes, workspace_forward, workspace_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
-    int64_t unit;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
+    int64_t elements_per_count;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
-    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t first_row;      /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
@@ -742,7 +742,7 @@ struct gckpt_call {
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;    /* losses, backward: the gradient of the sum */
-    const void *packed;  /* private: the parameter that is read as it is stored */
+    const void *quantised;  /* private: the parameter that is read as it is stored */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
     void *backend;       /* its context (gckpt_backend); NULL: the processor */
@@ -751,25 +751,25 @@ struct gckpt_call {
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
-#define GCKPT_AUX   (1u << 9)
+#define GCKPT_SAVED   (1u << 9)
 /* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
 /* besides: the input is a gckpt_running, and its gradient what the backward measured in this
  * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
-#define GCKPT_MEASURES (1u << 11)
+#define GCKPT_UPDATES_RUNNING (1u << 11)
 #define GCKPT_IS_U8    (1u << 13) /* besides: the input is u8, and gets no gradient */
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
-#define GCKPT_PASSES(i)    (1u << (8 + (i)))
+#define GCKPT_PASSES_GRAD(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
  * one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
-#define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
+#define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
@@ -778,9 +778,9 @@ struct gckpt_call {
  * - 1: row y of rows y * stride - before to .. + reach - 1; those that are not there: `beyond`. */
 typedef struct {
     int inputs;
-    int32_t stride, before, reach;
-    float beyond;
-} gckpt_rows;
+    int32_t stride, padding, size;
+    float fill;
+} gckpt_receptive_field;
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -803,7 +803,7 @@ typedef struct {
     /* Tells *rows, and changes a copy of its attributes to those by which shape() and forward find
      * rows that are `beyond` among those of the input: a plan may then run it in bands of rows
      * (manual, 9), forward, with the same bits; aux is NULL. 0, or NULL: it may not. */
-    int (*rows)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
+    int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
@@ -811,7 +811,7 @@ typedef struct {
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
-GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
 /* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
  * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
  * convolution with them. ----
@@ -822,7 +822,7 @@ GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
  * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
  * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
-GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
 /* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
@@ -843,11 +843,11 @@ typedef struct {
     float *c;
     int64_t c_row, c_col;
     int accumulate;
-    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+    void *workspace; /* scratch of gckpt_product_workspace bytes; may be part of call->work */
 } gckpt_product_desc;
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
-GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -864,7 +864,7 @@ typedef enum {
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
-typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
+typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } gckpt_optimiser;
 /* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
  * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
  * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
@@ -874,7 +874,7 @@ typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gck
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
-} gckpt_pick;
+} gckpt_fetch_spec;
 typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
@@ -882,7 +882,7 @@ typedef enum {
     GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
     GCKPT_RELOAD,  /* and back, to wherever there is room then */
     GCKPT_REDUCE,  /* leaves' sums of a gradient are added up, of this rank and of all ranks */
-    GCKPT_HOLD     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
+    GCKPT_OFFLOAD_DONE     /* what is being offloaded keeps its bytes until here (desc.offload_beside) */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -898,7 +898,7 @@ typedef struct {
     /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
     int64_t batch;
     gckpt_optimiser optimiser; /* of what is trained; 0: AdamW */
-    int own_state;             /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    int custom_state;             /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
@@ -909,16 +909,16 @@ typedef struct {
      * leaf r leaves / batch, rounded down. A rank has leaves / ranks of them, at least one, so
      * results do not depend on the ranks but on this number (manual, 5e). Micro-batches end where
      * leaves end. More than one: no update_in_backward. INFERENCE: 1: all ranks run all rows. */
-    int leaves;
+    int virtual_ranks;
     /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
      * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
-    uint64_t link_work;
+    uint64_t link_cost;
     /* 1: exchanges run beside what is computed (a network's card moves them): gathers begin as much
      * ahead of their first readers as hides them, by link_work and the costs of ops, where the
      * budget (0: what the plan takes anyway) has the bytes. No budget is too small for that, and
-     * gckpt_plan_work counts as if nothing ran beside. 0: right before their readers. Not of
+     * gckpt_plan_cost counts as if nothing ran beside. 0: right before their readers. Not of
      * GCKPT_SCHEDULE, which says itself where they begin. */
-    int link_beside;
+    int overlap_communication;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
@@ -934,12 +934,12 @@ typedef struct {
      * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
      * Plans that update in the backward offload nothing: a copy that failed would come too late. */
     size_t offload_bytes;
-    uint64_t offload_work;
+    uint64_t offload_cost;
     /* 1: copies run beside what is computed, one at a time, in the order they are begun. Work is
      * then a time: what is computed takes its work, a reader waits for its reload, and what comes
      * behind the last use of a value for its offload; plans are made for the least such time. Holds
      * and reloads ahead keep the bytes that this takes, and those count. 0: one after the other. */
-    int offload_beside;
+    int overlap_offload;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
@@ -952,14 +952,14 @@ typedef struct {
      * parameters, of backends and frontiers. */
     int bf16_weights;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
-    int group;
+    int segment_size;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
      * no updates and reduces (they and offloads are put where they belong). Reverse order of
      * backwards will do, as will any in which a backward comes after those of what reads its
      * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
-    const gckpt_pick *fetch; /* for gckpt_fetch and gckpt_collect, */
+    const gckpt_fetch_spec *fetch; /* for gckpt_fetch and gckpt_collect, */
     int fetches;             /* so many */
     /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
@@ -979,7 +979,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors go on witho
 /* parameters + state + caches + copies + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
+GCKPT_API size_t gckpt_plan_peak(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -989,7 +989,7 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,   /* of parameters (desc.bf16_weights) */
-    GCKPT_BYTES_TREE,     /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_REDUCTION,     /* arena: sums of leaves that wait, what comes from another rank */
     GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
     GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
                              sharded */
@@ -1005,11 +1005,11 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
  * computed, else nothing. overhead: what it is above the least that
  * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
  * that. */
-GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
-GCKPT_API uint64_t gckpt_plan_hidden(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_cost(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_hidden_cost(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
- * has less work than proven_work (a micro-batch's, as gckpt_plan_work), and none has fewer bytes
+ * has less work than proven_work (a micro-batch's, as gckpt_plan_cost), and none has fewer bytes
  * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
  * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
  * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
@@ -1017,17 +1017,17 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * third time; with gckpt_recompute, which no schedule is held to here; where updates in the
  * backward or a loop keep things longer; where an op may first run late (several losses). No memory
  * for a proof: parameters and state, and what computes nothing twice. */
-GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_proven_cost(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
 /* Work of desc.batch rows: of micro-batches (short ones in proportion, a leaf's only one whole),
  * and once of what depends on parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
+GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
 /* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
  * being number *first (may be NULL); all of them when there is one rank. */
-GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
@@ -1036,9 +1036,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
-    uint64_t work; /* gckpt_cost; 0 for an update or a reduce */
+    uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
-    int again;     /* 1: a forward that has run before, a recompute */
+    int recompute;     /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
@@ -1050,11 +1050,11 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
-    GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
+    GCKPT_BUFFER_SAVED,                /* what a forward keeps for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
     GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
-    GCKPT_BUFFER_TREE                /* a leaf's sum that waits, or room for another rank's */
+    GCKPT_BUFFER_REDUCTION                /* a leaf's sum that waits, or room for another rank's */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1068,7 +1068,7 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -1081,7 +1081,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
  * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
@@ -1111,7 +1111,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * GCKPT_NO_TRAINING does not draw. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
-#endif /* GCKPT_NO_TABLES */
+#endif /* GCKPT_NO_EXPORT */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
@@ -1123,28 +1123,28 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be cho
  * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
  * each time, so that ids hold for all. */
 #define GCKPT_MAX_TERMS 16
-typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
+typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
-typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
+typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                       gckpt_cost *costs, int cost_count, void *user);
-/* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
+/* The plan with the least gckpt_plan_step_cost, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
  * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
  * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
  * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
  * store's; of a budget too small it names the least bytes, and those for 1.5 times least work. */
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure measure);
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure);
 #endif
 
 /* ---- the frontier: what every budget costs ---- */
 /* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
 typedef struct {
     size_t bytes;
-    uint64_t work;              /* gckpt_plan_work */
+    uint64_t cost;              /* gckpt_plan_cost */
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
-    uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
+    uint64_t proven_cost;       /* gckpt_plan_proven_cost within these bytes */
 } gckpt_point;
 #ifndef GCKPT_NO_FRONTIER
 /* All points of GCKPT_OPTIMAL at once, of the store as it is: freeze, pack, .. before; desc as for
@@ -1166,7 +1166,7 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
  * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
  * proven_bytes. */
@@ -1190,7 +1190,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
  * called at a step's end, before the report; before the first update, if the step clips, if it may
  * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
- * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * GCKPT_COUNT_FROM_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
  * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its
  * own each call has taken effect when it returns. A call, what it points to on the host
  * (attributes, shapes) and the structs below live until the function returns; their other pointers
@@ -1222,7 +1222,7 @@ typedef struct {
  * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
-} gckpt_rates;
+} gckpt_update_constants;
 /* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
  * order, its further accumulators are added to the first, which keeps the sum (with `update` it
  * need not); the sum is divided; the square sum of that taken; the parameter updated with it. */
@@ -1237,22 +1237,22 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
-    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
+    const uint32_t *skip_flag; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
-    gckpt_rates rates;
+    gckpt_update_constants rates;
     uint16_t *bf16; /* a copy, to be made of what is updated; NULL: none. Not of backends */
-} gckpt_pass;
+} gckpt_update_pass;
 
-/* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
+/* A parameter's values as they are stored (gckpt_store_quantise), to n floats. */
 typedef struct {
     gckpt_storage storage; /* not F32 */
-    const void *packed;
+    const void *quantised;
     const float *scales; /* I8: of each row */
     int64_t row, n;      /* elements of a row; all */
     float *to;
-} gckpt_unpacking;
+} gckpt_dequantisation;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
  * from an earlier one of the same owner, part and `rows` is here: row, position, seed and step of
@@ -1264,11 +1264,11 @@ typedef struct {
 typedef struct {
     const void *owner; /* the executor */
     int64_t part;      /* which one of the micro-batch, where that is repeated in parts */
-    int64_t row, rows, position;
+    int64_t first_row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
-} gckpt_moment;
+} gckpt_step_params;
 
 struct gckpt_backend {
     const char *name; /* a plan that was made for it runs on backends of this name only */
@@ -1278,7 +1278,7 @@ struct gckpt_backend {
                           workspace are needed; else those that are NULL are the plain ones of the
                           processor, and so are kernels that `find` has not */
     int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
-    void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
+    void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     /* Any bytes at any address, between steps, too: */
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -1302,7 +1302,7 @@ struct gckpt_backend {
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
-    void (*update)(const gckpt_call *call, const gckpt_pass *pass);
+    void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
@@ -1312,11 +1312,11 @@ struct gckpt_backend {
      * by kernels, fill, add, convert, copy, move and join only, then calls recorded. That returns
      * 1; or 0, if nothing of it was done since it was only recorded, and could not be: the executor
      * asks again (and repeat no more). forget: what `owner` asked for holds no longer. */
-    int (*repeat)(void *context, const gckpt_moment *moment);
-    int (*recorded)(void *context);
-    void (*forget)(void *context, const void *owner);
+    int (*replay)(void *context, const gckpt_step_params *moment);
+    int (*captured)(void *context);
+    void (*discard_captures)(void *context, const void *owner);
     /* Why get found no memory, the last time, and what helps: what error texts end with. */
-    const char *(*shortage)(void *context);
+    const char *(*memory_hint)(void *context);
     /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
      * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
@@ -1328,23 +1328,23 @@ struct gckpt_backend {
      * from host_get; the other side is not touched before join, but read where it goes out. */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
-    void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
-    void (*join)(void *context);
+    void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
+    void (*wait_copies)(void *context);
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
     /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
      * time and copies them in (slow, and such micro-batches are not repeated). */
-    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
     /* As join, but the last `later` moves (at least 1) may go on. NULL: join. */
-    void (*join_but)(void *context, int later);
-    /* For exchanges of ranks in its memory (gckpt_ranks.enqueue), both or none. beside(1): what the
+    void (*wait_copies_until)(void *context, int later);
+    /* For exchanges of ranks in its memory (gckpt_transport.enqueue), both or none. beside(1): what the
      * thread asks for from here on (add, copy) goes into a second queue, behind all that was asked
      * for; it returns that (a cudaStream_t). beside(0): into the first one again, which goes on
      * beside it. rejoin: what is asked for later waits for all such pieces but the last `later`.
      * copy_in takes 16 MiB (at least half a MiB a time) before it waits for what was asked for. */
-    void *(*beside)(void *context, int on);
-    void (*rejoin)(void *context, int later);
+    void *(*use_comm_queue)(void *context, int on);
+    void (*wait_comm_queue)(void *context, int later);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1381,13 +1381,13 @@ typedef struct {
  * ignored once the first update has begun: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions;
-    int64_t row, rows;
+    int64_t first_row, rows;
     gckpt_kind kind;
     const char *name;
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_POISON     1u /* fill what is dead with NaN after its last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
@@ -1418,7 +1418,7 @@ typedef enum {
  * order, on machines of one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
-    int on_backend; /* 1: it takes addresses in a backend's own memory, too */
+    int device_aware; /* 1: it takes addresses in a backend's own memory, too */
     int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
                     size_t receive_bytes); /* 1; 0: it failed */
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
@@ -1426,7 +1426,7 @@ typedef struct {
     int (*all_reduce)(void *user, float *x, size_t n);
     /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
      * touches what is under way; may be NULL, and then they wait for their timeout */
-    void (*give_up)(void *user);
+    void (*abort)(void *user);
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
     double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
@@ -1436,8 +1436,8 @@ typedef struct {
      * asked where the host must wait, so the timeout counts what is computed before, too. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
-    int (*landed)(void *user);
-} gckpt_ranks;
+    int (*enqueued_done)(void *user);
+} gckpt_transport;
 typedef struct {
     gckpt_memory memory; /* for tables, caches, copies; the arena when not given */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
@@ -1475,15 +1475,15 @@ typedef struct {
      * executor no copy is under way. With a backend's own memory each is waited for at once. */
     int (*wait)(void *user, int later);
     /* The other ranks: needed when the store has some. Each rank is fed its own rows
-     * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
+     * (gckpt_plan_rank_rows), `rows` are those of all. What one refuses or cancels, all do, with its
      * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
      * were being updated, go back to what was saved. */
-    const gckpt_ranks *ranks;
+    const gckpt_transport *transport;
     /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
      * for another number of ranks */
     int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);     /* before each instruction */
-    void (*own_optimiser)(void *user, const gckpt_update *); /* GCKPT_OWN_OPTIMISER */
+    void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                              /* for the callbacks */
     /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
@@ -1573,12 +1573,12 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE (the last call ends
- * the step, when gckpt_next has no more). Feeds must stay where they are, or be copied
+ * the step, when gckpt_next_instruction has no more). Feeds must stay where they are, or be copied
  * (copy_feeds). Starting another step abandons this one; what it has updated stays so. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
+GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
  * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
@@ -1589,7 +1589,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 #endif /* GCKPT_NO_TRAINING */
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
@@ -1616,7 +1616,7 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 /* Bytes sent to other ranks so far, by exchanges. */
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
+GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
 /* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
  * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
@@ -1668,7 +1668,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * the others. A recompute is taken to last as long as the first forward; with cold caches it takes
  * more, when it leaves only what the backward needs, less. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, double (*seconds)(void *user), void *user,
+                                       int64_t rows, double (*clock)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
 /* Where the time of steps goes, by instruction (gckpt_plan_get, gckpt_plan_usage: which tensor,
  * again or not); examples/summary.h prints it by tensor and by op. */
@@ -1676,14 +1676,14 @@ typedef struct {
     double seconds;
     int64_t runs;          /* in all steps: micro-batches; one a step of what runs once */
     uint64_t flops, bytes; /* of one run of an op, of a whole micro-batch: bytes read and written */
-} gckpt_spent;
+} gckpt_profile_entry;
 typedef struct {
-    double (*seconds)(void *user); /* a clock that starts anywhere */
+    double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
-    gckpt_spent *spent; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    gckpt_profile_entry *entries; /* `count` of them, the plan's length; all 0 at first, as what follows is */
     int count;
     int64_t steps;
-    double all; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    double total_seconds; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
     gckpt_report report; /* of the last one */
 } gckpt_profile;
 /* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
@@ -1697,14 +1697,14 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
 typedef struct {
     int64_t rows;    /* gckpt_plan_rows */
     size_t bytes;    /* gckpt_plan_bytes */
-    uint64_t work;   /* gckpt_plan_step_work: the prediction */
+    uint64_t cost;   /* gckpt_plan_step_cost: the prediction */
     double overhead; /* gckpt_plan_overhead */
     double seconds;  /* of a step but for its updates, the least of `runs` */
     int runs;        /* 0: the time was over */
 } gckpt_trial;
 enum { GCKPT_MAX_TRIALS = 16 };
 typedef struct {
-    double (*seconds)(void *user); /* a clock that starts anywhere */
+    double (*clock)(void *user); /* a clock that starts anywhere */
     void *user;
     double limit;            /* seconds; a step that was begun is ended. 0: nothing is tried */
     const gckpt_feed *feeds; /* of a whole batch; build may fill in the ids */
@@ -1715,16 +1715,16 @@ typedef struct {
     /* what came of it; the first is gckpt_fit's plan, trials[fastest] the one that is returned */
     gckpt_trial trials[GCKPT_MAX_TRIALS];
     int count, fastest;
-} gckpt_timed;
+} gckpt_fit_timing;
 /* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
  * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
  * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
  * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
  * the budget on the store's parameters, but do not update: values, state and step stay, bit for
  * bit. Half the limit may go into planning. */
-GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
-                                      gckpt_measure measure, gckpt_timed *timed);
+                                      gckpt_measure_fn measure, gckpt_fit_timing *timed);
 #endif
 #endif /* GCKPT_NO_CHECK */
 

@@ -168,17 +168,17 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
     device_close(d);
 }
 
-static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
+static void device_unpack(const gckpt_call *call, const gckpt_dequantisation *u)
 {
     device *d = (device *)call->backend;
-    CHECK(device_has(d, u->packed, (size_t)u->n / 2) && device_has(d, u->to, 4 * (size_t)u->n));
+    CHECK(device_has(d, u->quantised, (size_t)u->n / 2) && device_has(d, u->to, 4 * (size_t)u->n));
     CHECK(!u->scales || device_has(d, u->scales, 4 * (size_t)(u->n / u->row)));
     device_open(d);
     gckpti_packed_unpack(call, u);
     device_close(d);
 }
 
-static void device_update(const gckpt_call *call, const gckpt_pass *pass)
+static void device_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     device *d = (device *)call->backend;
     if (pass->update && !d->updates++)
@@ -266,7 +266,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->context = d;
     b->own_memory = 1;
     b->writes_back = d->cpu->writes_back;
-    b->get = device_get;
+    b->allocate = device_get;
     b->release = device_release;
     b->copy_in = device_copy_in;
     b->copy_out = device_copy_out;
@@ -278,7 +278,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->convert = device_convert;
     b->update = device_update;
     b->finish = device_finish;
-    b->unpack = device_unpack;
+    b->dequantise = device_unpack;
     b->nonfinite = device_nonfinite;
     return 1;
 }

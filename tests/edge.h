@@ -35,7 +35,7 @@ static void edge_ends(const gckpt_backend *backend, gckpt_isa isa, int plain)
     gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 1, 0 } };
     terms[0].loss = gckpt_sum_loss(gckpt_mul(h, in[1]));
     terms[1].loss = gckpt_sum_loss(gckpt_reshape(seen, gckpt_shape2(R, 1)));
-    const gckpt_pick picks[4] = { { h, 0 }, { in[0], 1 }, { w, 1 }, { seen, 0 } };
+    const gckpt_fetch_spec picks[4] = { { h, 0 }, { in[0], 1 }, { w, 1 }, { seen, 0 } };
     gckpt_plan_desc desc;
     gckpt_exec_desc how;
     memset(&desc, 0, sizeof desc), memset(&how, 0, sizeof how);
@@ -67,7 +67,7 @@ static void edge_ends(const gckpt_backend *backend, gckpt_isa isa, int plain)
     x[3 * K + 2] = ldexpf(1, -75);
     CHECK_MSG(gckpt_step(e, feeds, 5, R, &still, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
     for (int k = 0; k < 5; k++) {
-        const gckpt_pick *of = &picks[k % 4];
+        const gckpt_fetch_spec *of = &picks[k % 4];
         const float *f = gckpt_fetch(e, gckpt_id(of->tensor), of->gradient);
         const int at = k == 1 ? 2 * K + 2 : k == 2 ? 2 * N + 5 : k == 4 ? 5 * N : 0;
         CHECK_MSG(f && f[at] == (k == 4 ? least : 0), "%s, %s, plain %d: %s ends at %g",

@@ -14,7 +14,7 @@ enum { ROWS = 5, WORDS = 19, C = 32 };
 int main(int argc, char **argv)
 {
     static const char *const packed[] = { "words", "first", "second" };
-    static const gckpt_storage as[] = { GCKPT_STORED_I8, GCKPT_STORED_I4, GCKPT_STORED_F16 };
+    static const gckpt_storage as[] = { GCKPT_STORAGE_I8, GCKPT_STORAGE_I4, GCKPT_STORAGE_F16 };
     const gckpt_init normal = { 0.4f, 0, 0 };
     if (argc != 4)
         return 2;
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     gckpt_term loss = { gckpt_cross_entropy(x, word), 1, 0 };
     int wrong = 0;
     for (int i = 0; i < 3; i++)
-        wrong |= gckpt_store_freeze(s, packed[i], 1) || gckpt_store_pack(s, packed[i], as[i]);
+        wrong |= gckpt_store_freeze(s, packed[i], 1) || gckpt_store_quantise(s, packed[i], as[i]);
     wrong |= *argv[2] != '-' && gckpt_store_load(s, argv[2]);
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

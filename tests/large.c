@@ -40,7 +40,7 @@ int main(int argc, char **argv)
         printf("%.0f\n", 8.0 + (sizeof header - 1) + 4617089856.0);
         return wrong;
     }
-    gckpt_file_desc only = { without_hole, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID,
+    gckpt_file_desc only = { without_hole, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN,
                              NULL };
     gckpt_store *s = gckpt_store_new(NULL);
     int loaded = gckpt_store_load_as(s, argv[2], &only) == GCKPT_OK;

@@ -92,7 +92,7 @@ static struct {
     unsigned char used[MOST], kept[MOST], redone[MOST];
     gckpt_term term[5];
     gckpt_plan_desc d; /* by net_open: the request, and what it points to */
-    gckpt_pick pick[NET_PICKS];
+    gckpt_fetch_spec pick[NET_PICKS];
     gckpt_cost cost[MOST];
     int ranks, packed;
     gckpt_shard shard;
@@ -140,8 +140,8 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
     gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
     CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
                   gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
-                  gckpt_plan_bound(q) == gckpt_plan_bound(p) &&
-                  gckpt_plan_work(q) == gckpt_plan_work(p),
+                  gckpt_plan_peak(q) == gckpt_plan_peak(p) &&
+                  gckpt_plan_cost(q) == gckpt_plan_cost(p),
               "%s: through a file: %s", what, gckpt_error_text(net.g));
     free(f.bytes);
     free(again.bytes);
@@ -153,7 +153,7 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
 static inline gckpt_result net_own_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    call->saved_bytes = (size_t)count_of(&call->shape) * sizeof(float);
     return GCKPT_OK;
 }
 static inline gckpt_result net_once_shape(gckpt_call *call)
@@ -169,13 +169,13 @@ static inline void net_own_forward(const gckpt_call *call)
         const float slope = 1 + (x[i] < 0 ? -x[i] : x[i]);
         if (call->out)
             call->out[i] = x[i] * (0.5f + 0.5f * slope);
-        if (call->aux)
-            ((float *)call->aux)[i] = slope;
+        if (call->saved)
+            ((float *)call->saved)[i] = slope;
     }
 }
 static inline void net_own_backward(const gckpt_call *call)
 {
-    const float *slope = (const float *)call->aux;
+    const float *slope = (const float *)call->saved;
     float *grad = call->in[0].grad;
     for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
         grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
@@ -197,14 +197,14 @@ static const gckpt_op net_own = { .name = "net_own",
                                   .shape = net_own_shape,
                                   .forward = net_own_forward,
                                   .backward = net_own_backward,
-                                  .needs = { GCKPT_AUX },
+                                  .needs = { GCKPT_SAVED },
                                   .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
 static const gckpt_op net_once = { .name = "net_once",
                                    .shape = net_once_shape,
                                    .forward = net_once_forward,
                                    .backward = net_once_backward,
                                    .needs = { 0 },
-                                   .flags = GCKPT_SIDE_EFFECT | GCKPT_PASSES(0) };
+                                   .flags = GCKPT_SIDE_EFFECT | GCKPT_PASSES_GRAD(0) };
 
 /* ---- the graph ---- */
 
@@ -215,7 +215,7 @@ static void note_made(int id)
     CHECK(gckpt_graph_node(net.g, id, &n) == GCKPT_OK && n.inputs <= READS);
     net.nodes[id].is_op = strcmp(n.op, "reshape") != 0;
     net.nodes[id].base = net.nodes[id].is_op ? id : net.nodes[n.input[0]].base;
-    net.nodes[id].data = !n.batchless;
+    net.nodes[id].data = !n.batch_invariant;
     for (int i = 0; i < READS; i++) {
         net.nodes[id].in[i] = i < n.inputs ? net.nodes[n.input[i]].base : -1;
         if (i < n.inputs)
@@ -535,7 +535,7 @@ static T *turn(T *x, int heads)
     gckpt_rotary_desc desc = { heads, 0, below(4), 0, chance(50) ? frequencies : NULL, 0 };
     if (pairs < 1)
         return NULL;
-    desc.turned = 2 * (1 + below(pairs < 3 ? (unsigned)pairs : 3));
+    desc.columns = 2 * (1 + below(pairs < 3 ? (unsigned)pairs : 3));
     desc.scale = chance(50) ? 1.25f : 0;
     return note(B(rotary_with)(x, &desc), x);
 }
@@ -870,12 +870,12 @@ static inline void net_pack(void)
             continue;
         net.packed++;
         gckpt_store_freeze(net.s, name, 1);
-        CHECK(gckpt_store_pack(net.s, name,
-                               how == 0   ? NET_SAY(GCKPT_STORED_BF16)
-                               : how == 1 ? NET_SAY(GCKPT_STORED_F16)
-                               : how == 2 ? NET_SAY(GCKPT_STORED_I8)
-                               : how == 3 ? NET_SAY(GCKPT_STORED_I4)
-                                          : NET_SAY(GCKPT_STORED_F32)) == GCKPT_OK);
+        CHECK(gckpt_store_quantise(net.s, name,
+                               how == 0   ? NET_SAY(GCKPT_STORAGE_BF16)
+                               : how == 1 ? NET_SAY(GCKPT_STORAGE_F16)
+                               : how == 2 ? NET_SAY(GCKPT_STORAGE_I8)
+                               : how == 3 ? NET_SAY(GCKPT_STORAGE_I4)
+                                          : NET_SAY(GCKPT_STORAGE_F32)) == GCKPT_OK);
     }
 }
 
@@ -885,9 +885,9 @@ static inline int net_pick(int most)
     int n = 0;
     for (int tries = 0; tries < 3 * most && n < most; tries++) {
         gckpt_plan_desc d = net.d;
-        gckpt_pick *pick = &net.pick[n];
+        gckpt_fetch_spec *pick = &net.pick[n];
         T *t = net.nodes[below(net.count)].t;
-        *pick = (gckpt_pick){ t, chance(50) };
+        *pick = (gckpt_fetch_spec){ t, chance(50) };
         d.mode = net.cached ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
         d.fetch = pick;
         d.fetches = 1;
@@ -918,7 +918,7 @@ static inline void net_meaning(gckpt_plan_desc *d)
     switch (below(6)) {
     case 0: d->optimiser = NET_SAY(GCKPT_SGD); break;
     case 1: d->optimiser = NET_SAY(GCKPT_MOMENTUM); break;
-    case 2: d->optimiser = NET_SAY(GCKPT_OWN_OPTIMISER), d->own_state = (int)below(5); break;
+    case 2: d->optimiser = NET_SAY(GCKPT_CUSTOM_OPTIMISER), d->custom_state = (int)below(5); break;
     default: d->optimiser = NET_SAY(GCKPT_ADAMW);
     }
     d->precision = NET_SAY(GCKPT_FP32);
@@ -926,7 +926,7 @@ static inline void net_meaning(gckpt_plan_desc *d)
         d->precision =
             chance(60) || net.cached ? NET_SAY(GCKPT_BF16) : NET_SAY(GCKPT_BF16_STOCHASTIC);
     if (chance(25))
-        d->leaves = 2 << below(3);
+        d->virtual_ranks = 2 << below(3);
     if (chance(30))
         net_pack();
 }
@@ -936,30 +936,30 @@ static inline void net_way(gckpt_plan_desc *d)
 {
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
     d->as_built = chance(40);
-    d->update_in_backward = d->batch <= net.rows && d->leaves < 2 && !net.cached && chance(30);
+    d->update_in_backward = d->batch <= net.rows && d->virtual_ranks < 2 && !net.cached && chance(30);
     d->threads = chance(30) ? 1 + (int)below(4) : 0;
     d->alignment = chance(50) ? alignments[below(7)] : 0;
     d->stage_parameters = chance(20);
     d->plain = chance(25);
     d->bf16_weights = chance(30);
-    d->group = chance(30) ? (int)below(9) - 4 : 0;
+    d->segment_size = chance(30) ? (int)below(9) - 4 : 0;
     if (chance(25)) {
         d->offload_bytes = (size_t)64 << below(14);
-        d->offload_work = 1 + below(60);
-        d->offload_work <<= chance(50) ? 20 : 12;
-        d->offload_beside = chance(60);
+        d->offload_cost = 1 + below(60);
+        d->offload_cost <<= chance(50) ? 20 : 12;
+        d->overlap_offload = chance(60);
     }
-    if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
+    if (d->virtual_ranks > 1 && chance(50) && net_wants & NET_RANKS) {
         net.ranks = 2 << below(3);
-        net.ranks = net.ranks < d->leaves ? net.ranks : d->leaves;
+        net.ranks = net.ranks < d->virtual_ranks ? net.ranks : d->virtual_ranks;
         switch (below(4)) {
         case 0: net.shard = NET_SAY(GCKPT_SHARD_NONE); break;
         case 1: net.shard = NET_SAY(GCKPT_SHARD_STATE); break;
         case 2: net.shard = NET_SAY(GCKPT_SHARD_GRADIENTS); break;
         default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
         }
-        d->link_work = (uint64_t)below(1000000);
-        d->link_beside = (int)(d->link_work & 1);
+        d->link_cost = (uint64_t)below(1000000);
+        d->overlap_communication = (int)(d->link_cost & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
     if (chance(20) && !net_into && net.count <= MOST) {
@@ -1001,7 +1001,7 @@ static inline void net_open(unsigned seed, int way, int64_t rows)
     random_state = saved;
 }
 
-/* For GCKPT_OWN_OPTIMISER: w = w - lr g, and any state a trace of it. */
+/* For GCKPT_CUSTOM_OPTIMISER: w = w - lr g, and any state a trace of it. */
 static inline void net_update(void *user, const gckpt_update *u)
 {
     (void)user;
@@ -1021,14 +1021,14 @@ static inline void net_print(void)
     printf(
         "    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
         "%s%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
-        (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
+        (int)net.rows, (int)d->batch, d->threads, d->virtual_ranks, net.ranks, (int)net.shard,
         (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
         d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
         d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
         d->bf16_weights ? ", bf16 weights" : "",
-        net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group, (int)d->optimiser,
-        (unsigned long)d->offload_bytes, (unsigned long)d->offload_work,
-        d->offload_beside ? ", beside" : "");
+        net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->segment_size, (int)d->optimiser,
+        (unsigned long)d->offload_bytes, (unsigned long)d->offload_cost,
+        d->overlap_offload ? ", beside" : "");
     for (int i = 0; i < d->fetches; i++)
         printf("    pick %s of %d\n", net.pick[i].gradient ? "gradient" : "value",
                gckpt_id(net.pick[i].tensor));
@@ -1057,23 +1057,23 @@ static inline void net_print(void)
     X(budget)                                                                                      \
     X(batch)                                                                                       \
     X(optimiser)                                                                                   \
-    X(own_state)                                                                                   \
+    X(custom_state)                                                                                   \
     X(update_in_backward)                                                                          \
     X(as_built)                                                                                    \
     X(threads)                                                                                     \
-    X(leaves)                                                                                      \
-    X(link_work)                                                                                   \
-    X(link_beside)                                                                                 \
+    X(virtual_ranks)                                                                                      \
+    X(link_cost)                                                                                   \
+    X(overlap_communication)                                                                                 \
     X(alignment)                                                                                   \
     X(stage_parameters)                                                                            \
     X(plain)                                                                                       \
     X(offload_bytes)                                                                               \
-    X(offload_work)                                                                                \
-    X(offload_beside)                                                                              \
+    X(offload_cost)                                                                                \
+    X(overlap_offload)                                                                              \
     X(backend)                                                                                     \
     X(precision)                                                                                   \
     X(bf16_weights)                                                                                \
-    X(group)                                                                                       \
+    X(segment_size)                                                                                       \
     X(schedule)                                                                                    \
     X(instructions)                                                                                \
     X(fetch)                                                                                       \

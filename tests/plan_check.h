@@ -129,7 +129,7 @@ enum {
     PC_2 = GCKPT_IN(2),
     PC_3 = GCKPT_IN(3),
     PC_O = GCKPT_OUT,
-    PC_A = GCKPT_AUX,
+    PC_A = GCKPT_SAVED,
     PC_S = GCKPT_SUMS,
     PC_ELEMENT = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
     PC_PAIR = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
@@ -164,8 +164,8 @@ static const pc_op pc_ops[] = {
     { "dropout", PC_ELEMENT, { 0 } },
     { "from_u8", 0, { 0 } },
     { "rotary", PC_ELEMENT, { 0 } },
-    { "add", PC_PAIR | GCKPT_PASSES(0) | GCKPT_PASSES(1), { PC_S, PC_S } },
-    { "sub", PC_PAIR | GCKPT_PASSES(0), { PC_S, PC_S } },
+    { "add", PC_PAIR | GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), { PC_S, PC_S } },
+    { "sub", PC_PAIR | GCKPT_PASSES_GRAD(0), { PC_S, PC_S } },
     { "mul", PC_PAIR, { PC_1 | PC_S, PC_0 | PC_S } },
     { "div", PC_PAIR, { PC_1 | PC_S, PC_0 | PC_1 | PC_S } },
     { "maximum", PC_PAIR, { PC_0 | PC_1 | PC_S, PC_0 | PC_1 | PC_S } },
@@ -309,7 +309,7 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
         q->base = q->kind == PC_VIEW ? g->node[t.input[0]].base : i;
         q->inputs = t.inputs;
         memcpy(q->in, t.input, sizeof q->in);
-        q->batchless = t.batchless;
+        q->batchless = t.batch_invariant;
         q->indices = t.type == GCKPT_I32;
         q->bytes = t.type == GCKPT_U8;
         q->n = pc_elements(&t.shape);
@@ -698,12 +698,12 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->in_backward = gckpt_plan_in_backward(plan);
     f->rows = gckpt_plan_rows(plan);
     f->arena = gckpt_plan_arena(plan);
-    f->bound = gckpt_plan_bound(plan);
+    f->bound = gckpt_plan_peak(plan);
     f->bytes = gckpt_plan_bytes(plan);
     for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
         f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
-    f->work = gckpt_plan_work(plan);
-    f->hidden = gckpt_plan_hidden(plan);
+    f->work = gckpt_plan_cost(plan);
+    f->hidden = gckpt_plan_hidden_cost(plan);
     f->recompute = gckpt_plan_recompute(plan);
     f->overhead = gckpt_plan_overhead(plan);
     f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
@@ -715,7 +715,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         if (f->batch != gckpt_plan_batch(plan) || f->mode != gckpt_plan_mode(plan) ||
             f->in_backward != gckpt_plan_in_backward(plan) ||
             f->offloaded != gckpt_plan_offloaded(plan) ||
-            f->proven_work != gckpt_plan_proven_work(plan) ||
+            f->proven_work != gckpt_plan_proven_cost(plan) ||
             f->proven_bytes != gckpt_plan_proven_bytes(plan))
             pc_wrong(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
     } else if (desc) {
@@ -723,8 +723,8 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         f->precision = desc->precision;
         f->alignment = desc->alignment ? desc->alignment : 64;
         f->offloaded = gckpt_plan_offloaded(plan);
-        f->offload_work = desc->offload_work;
-        f->offload_beside = desc->offload_beside;
+        f->offload_work = desc->offload_cost;
+        f->offload_beside = desc->overlap_offload;
         f->leaves = f->ranks = 1;
         f->terms = g->terms;
         f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
@@ -738,7 +738,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         }
     }
     free(file.bytes);
-    return written || (desc && desc->leaves <= 1);
+    return written || (desc && desc->virtual_ranks <= 1);
 }
 
 PC_API void plan_facts_free(plan_facts *f)
@@ -970,7 +970,7 @@ static inline void pc_find_live(pc_walk *w)
             far[id] = 0;
             continue;
         }
-        if (kind == GCKPT_HOLD) {
+        if (kind == GCKPT_OFFLOAD_DONE) {
             w->far[x] = far[id];
             w->live_value[id] |= far[id] & 1;
             w->live_aux[id] |= far[id] >> 1;
@@ -982,7 +982,7 @@ static inline void pc_find_live(pc_walk *w)
                 if (mask & GCKPT_IN(i))
                     w->live_value[pc_base(f, q, i)] = 1;
             w->live_value[id] |= (mask & GCKPT_OUT) != 0;
-            w->live_aux[id] |= mask & GCKPT_AUX && w->has_aux[id];
+            w->live_aux[id] |= mask & GCKPT_SAVED && w->has_aux[id];
             continue;
         }
         w->keeps_value[x] = w->live_value[id];
@@ -1049,7 +1049,7 @@ static inline void pc_results(pc_walk *w, int id, int reload)
     }
     pc_operand(w, "out", 0, pc_place(w, &w->value[id]));
     if (w->keeps_aux[x]) {
-        b = pc_begins(w, x, id, GCKPT_BUFFER_AUX, q->aux, -1, PC_NONE);
+        b = pc_begins(w, x, id, GCKPT_BUFFER_SAVED, q->aux, -1, PC_NONE);
         if (b < 0)
             pc_say(w, "its aux, which is read later, has no place");
         else
@@ -1100,7 +1100,7 @@ static inline void pc_copies(pc_walk *w, int id, int backward)
                  (w->own != PC_NONE && at[k] + size[k] > w->own))
             pc_say(w, "copies %d to %lu", k, (unsigned long)at[k]);
         for (int i = 0; i < k && !w->failed; i++)
-            if (at[i] == at[k] ? k < n - 2 || !(q->op.flags & (k % 2 ? GCKPT_PASSES(i / 2) : GCKPT_INPLACE(i / 2)))
+            if (at[i] == at[k] ? k < n - 2 || !(q->op.flags & (k % 2 ? GCKPT_PASSES_GRAD(i / 2) : GCKPT_INPLACE(i / 2)))
                                : at[i] != PC_NONE && at[i] < at[k] + size[k] && at[k] < at[i] + size[i])
                 pc_say(w, "copies %d and %d to the same place", i, k);
     }
@@ -1118,8 +1118,8 @@ static inline void pc_forward(pc_walk *w, int id)
         pc_reads_parameter(w, id);
     if (q->kind != PC_PARAM && q->batchless != f->usage[x].once)
         pc_say(w, "stands in the wrong part of the list");
-    if (f->usage[x].again != (w->forwards[id] != 0))
-        pc_say(w, "is told to run %s", f->usage[x].again ? "again" : "for the first time");
+    if (f->usage[x].recompute != (w->forwards[id] != 0))
+        pc_say(w, "is told to run %s", f->usage[x].recompute ? "again" : "for the first time");
     if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batchless) &&
         q->kind == PC_OP)
         pc_say(w, "runs again, though it has a side effect, is pinned or depends on no input");
@@ -1255,8 +1255,8 @@ static inline unsigned pc_target(pc_walk *w, int id, int i, size_t *at, size_t *
             *h = pc_put(w, b);
         } else if (!sums && !q->batchless && out->buffer >= 0 && f->node[in].n == q->n &&
                    pc_bytes(w, id, PC_GRADIENT) == size && !pc_repeats(f, q, i, 1) &&
-                   q->op.flags & (GCKPT_PASSES(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
-            if (q->op.flags & GCKPT_PASSES(i))
+                   q->op.flags & (GCKPT_PASSES_GRAD(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
+            if (q->op.flags & GCKPT_PASSES_GRAD(i))
                 *h = *out; /* nothing is written: both are there */
             else
                 *h = pc_put(w, out->buffer);
@@ -1318,7 +1318,7 @@ static inline void pc_backward(pc_walk *w, int id)
             pc_pin(w, in, &w->value[in]);
         }
     }
-    int out = (mask & GCKPT_OUT) != 0, aux = mask & GCKPT_AUX && w->has_aux[id];
+    int out = (mask & GCKPT_OUT) != 0, aux = mask & GCKPT_SAVED && w->has_aux[id];
     if (out && pc_read(w, &w->value[id], "value", id))
         pc_pin(w, id, &w->value[id]);
     pc_operand(w, "out", 0, out ? pc_place(w, &w->value[id]) : PC_NONE);
@@ -1392,7 +1392,7 @@ static inline void pc_exchange(pc_walk *w, int id)
             largest = half > most ? f->list[x].id : largest;
             most = half > most ? half : most;
         }
-        w->exchange = pc_begins(w, w->before, largest, GCKPT_BUFFER_TREE, most, -1, PC_NONE);
+        w->exchange = pc_begins(w, w->before, largest, GCKPT_BUFFER_REDUCTION, most, -1, PC_NONE);
     }
     if (w->exchange < 0)
         pc_say(w, "what another rank sends (%lu bytes) has no place", (unsigned long)most);
@@ -1434,7 +1434,7 @@ static inline void pc_reduce(pc_walk *w, int id)
         pc_say(w, "has %d of %d contributions of the body", h->parts, uses);
     for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
         int b =
-            pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
+            pc_begins(w, 0, id, GCKPT_BUFFER_REDUCTION, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
         if (b < 0 || f->buffer[b].end != f->length) {
             pc_say(w, "sums of leaves that wait have no place through the step");
             return;
@@ -1549,7 +1549,7 @@ static inline int pc_start(pc_walk *w)
     for (; x < f->length; x++) {
         gckpt_instruction in = f->list[x];
         w->x = x;
-        if ((unsigned)in.kind > GCKPT_HOLD || in.id < 0 || in.id >= f->count ||
+        if ((unsigned)in.kind > GCKPT_OFFLOAD_DONE || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
              in.kind != GCKPT_REDUCE)) {
             pc_say(w, "there is no such instruction");
@@ -1586,7 +1586,7 @@ static inline int pc_start(pc_walk *w)
         w->last_read[b] = -1;
         w->next_buffer[b] = w->first_buffer[q->start];
         w->first_buffer[q->start] = b;
-        if (q->kind == GCKPT_BUFFER_AUX && f->node[q->id].aux == PC_NONE)
+        if (q->kind == GCKPT_BUFFER_SAVED && f->node[q->id].aux == PC_NONE)
             w->has_aux[q->id] = 1;
     }
     for (int i = 0; i < f->count; i++) {
@@ -1630,7 +1630,7 @@ static inline void pc_instruction(pc_walk *w, int x)
     case GCKPT_BACKWARD: pc_backward(w, id); break;
     case GCKPT_UPDATE: pc_update(w, id); break;
     case GCKPT_OFFLOAD: pc_offload(w, id, 0); break;
-    case GCKPT_HOLD: pc_offload(w, id, 1); break;
+    case GCKPT_OFFLOAD_DONE: pc_offload(w, id, 1); break;
     case GCKPT_RELOAD: pc_reload(w, id); break;
     default: pc_reduce(w, id); break;
     }
@@ -1672,7 +1672,7 @@ static inline void pc_end(pc_walk *w)
     for (int b = 0; b < f->buffers && !w->failed; b++) {
         const gckpt_buffer *q = &f->buffer[b];
         int loose = w->looped && q->start == 0 && q->end == f->length;
-        loose = loose || (f->ranks > 1 && (q->kind == GCKPT_BUFFER_TREE ||
+        loose = loose || (f->ranks > 1 && (q->kind == GCKPT_BUFFER_REDUCTION ||
                                            q->kind == GCKPT_BUFFER_PARAMETER_GRADIENT));
         w->x = q->start;
         if (!w->claimed[b])
@@ -1756,7 +1756,7 @@ static inline void pc_sizes(pc_walk *w)
     if ((uint64_t)most >> 53 == 0 &&
         (f->kind[GCKPT_BYTES_ACTIVATIONS] + f->kind[GCKPT_BYTES_GATHERED] != best[0] ||
          f->kind[GCKPT_BYTES_GRADIENTS] != best[1] || f->kind[GCKPT_BYTES_WORKSPACE] != best[2] ||
-         f->kind[GCKPT_BYTES_TREE] != best[3]))
+         f->kind[GCKPT_BYTES_REDUCTION] != best[3]))
         pc_say(w, "bytes by kind are told wrong");
     if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
                         f->kind[GCKPT_BYTES_CACHES] + f->kind[GCKPT_BYTES_COPIES])
@@ -1783,7 +1783,7 @@ static inline int pc_uses(const pc_walk *w, int x, int id)
     const pc_node *q = &f->node[in->id];
     unsigned needs = in->kind == GCKPT_BACKWARD ? pc_needs(w, q) : ~0u;
     int bits = 0;
-    if (in->kind == GCKPT_HOLD)
+    if (in->kind == GCKPT_OFFLOAD_DONE)
         return in->id == id ? w->far[x] : 0;
     for (int i = 0; i < q->inputs && in->kind <= GCKPT_BACKWARD; i++) {
         if (pc_base(f, q, i) != id || !(needs & GCKPT_IN(i)))
@@ -1794,7 +1794,7 @@ static inline int pc_uses(const pc_walk *w, int x, int id)
             bits |= 4;
     }
     if (in->kind == GCKPT_BACKWARD && in->id == id)
-        bits |= (needs & GCKPT_OUT ? 1 : 0) | (needs & GCKPT_AUX && w->has_aux[id] ? 2 : 0);
+        bits |= (needs & GCKPT_OUT ? 1 : 0) | (needs & GCKPT_SAVED && w->has_aux[id] ? 2 : 0);
     return bits;
 }
 
@@ -1811,7 +1811,7 @@ static inline uint64_t pc_time(pc_walk *w)
         if (x > 0 && may_go[x - 1] > may_go[x])
             may_go[x] = may_go[x - 1];
         if (kind == GCKPT_OFFLOAD || kind == GCKPT_RELOAD) {
-            copied = (copied > now ? copied : now) + f->usage[x].work;
+            copied = (copied > now ? copied : now) + f->usage[x].cost;
             if (kind == GCKPT_RELOAD)
                 ready[id] = copied;
         }
@@ -1846,7 +1846,7 @@ static inline uint64_t pc_time(pc_walk *w)
         for (int i = 0; i < f->count; i++)
             if (ready[i] > now && pc_uses(w, x, i) & 3)
                 now = ready[i];
-        now += f->usage[x].work;
+        now += f->usage[x].cost;
         if (kind == GCKPT_FORWARD)
             ready[id] = 0;
     }
@@ -1868,11 +1868,11 @@ static inline void pc_works(pc_walk *w)
         int id = f->list[x].id, kind = (int)f->list[x].kind;
         const pc_node *q = &f->node[id];
         size_t moved = 0, copied = 0, parts;
-        uint64_t cost = f->usage[x].work, least = 0;
+        uint64_t cost = f->usage[x].cost, least = 0;
         w->x = x;
         work += cost;
         if (kind == GCKPT_FORWARD)
-            *(f->usage[x].again ? &again : &once) += cost;
+            *(f->usage[x].recompute ? &again : &once) += cost;
         backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
@@ -1906,7 +1906,7 @@ static inline void pc_works(pc_walk *w)
             int in = pc_base(f, q, i);
             if (kind == GCKPT_FORWARD || mask & GCKPT_IN(i))
                 least += pc_bytes(w, in, PC_VALUE);
-            if (kind == GCKPT_BACKWARD && w->active[in] && !(q->op.flags & GCKPT_PASSES(i)))
+            if (kind == GCKPT_BACKWARD && w->active[in] && !(q->op.flags & GCKPT_PASSES_GRAD(i)))
                 least += pc_bytes(w, in, PC_GRADIENT);
         }
         if (cost < 10 * least + 16384)
@@ -2027,8 +2027,8 @@ typedef struct {
     gckpt_plan_desc desc;
 } pc_frontier;
 typedef struct {
-    gckpt_build build;
-    gckpt_measure measure;
+    gckpt_build_fn build;
+    gckpt_measure_fn measure;
     void *user;
     pc_graph **graph; /* of every size that was built */
     int64_t *rows;
@@ -2168,9 +2168,9 @@ static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_
     return plan;
 }
 
-static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store, gckpt_build build,
+static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store, gckpt_build_fn build,
                                  void *user, int64_t batch, const gckpt_plan_desc *desc,
-                                 gckpt_measure measure)
+                                 gckpt_measure_fn measure)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
     gckpt_plan *plan =
@@ -2179,9 +2179,9 @@ static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store,
 }
 
 static inline gckpt_plan *pc_fit_timed(const char *file, int line, gckpt_store *store,
-                                       gckpt_build build, void *user, int64_t batch,
-                                       const gckpt_plan_desc *desc, gckpt_measure measure,
-                                       gckpt_timed *timed)
+                                       gckpt_build_fn build, void *user, int64_t batch,
+                                       const gckpt_plan_desc *desc, gckpt_measure_fn measure,
+                                       gckpt_fit_timing *timed)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
     gckpt_plan *plan = gckpt_fit_timed(store, build ? pc_build : NULL, &b, batch, desc,

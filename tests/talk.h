@@ -86,7 +86,7 @@ static inline talker talk_start(gckpt_store *s, int64_t rows, int64_t t, int64_t
 {
     talk_model m = talk_build(s, rows, t, capacity, style);
     gckpt_plan_desc d = *desc;
-    gckpt_pick pick = { m.logits, 0 };
+    gckpt_fetch_spec pick = { m.logits, 0 };
     d.mode = GCKPT_INFERENCE;
     d.fetch = &pick;
     d.fetches = 1;

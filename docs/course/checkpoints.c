@@ -13,7 +13,7 @@ static size_t row(gckpt_graph *g, const gckpt_term *loss, const char *name, gckp
     }
     const size_t bytes = gckpt_plan_bytes(p);
     printf("%-26s %8zu  %6.1f %%  %5.1f %%\n", name, bytes, 100 * gckpt_plan_overhead(p),
-           100 * (double)gckpt_plan_proven_work(p) / (double)gckpt_plan_work(p));
+           100 * (double)gckpt_plan_proven_cost(p) / (double)gckpt_plan_cost(p));
     gckpt_plan_free(p);
     return bytes;
 }

@@ -40,12 +40,12 @@ static int machine(int me, int machines, int fault)
     gckpt_tensor *x = gckpt_embed(gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), small), in);
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, CLASSES), small);
     gckpt_term loss = { gckpt_cross_entropy_with(gckpt_linear(x, w, NULL), out, by, 0), 1, 0 };
-    const gckpt_plan_desc desc = { .batch = ROWS, .leaves = MOST }; /* parts, whoever has them */
+    const gckpt_plan_desc desc = { .batch = ROWS, .virtual_ranks = MOST }; /* parts, whoever has them */
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    const gckpt_ranks others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };
-    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .ranks = &others });
+    const gckpt_transport others = { .rank = me, .size = machines, .exchange = exchange, .user = &me };
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .transport = &others });
     int64_t first = 0;
-    gckpt_plan_share(p, ROWS, me, &first); /* here this machine's rows begin */
+    gckpt_plan_rank_rows(p, ROWS, me, &first); /* here this machine's rows begin */
     const gckpt_feed feeds[3] = { { gckpt_id(in), token[first] },
                                   { gckpt_id(out), next[first] },
                                   { gckpt_id(by), weight + first } };
@@ -58,7 +58,7 @@ static int machine(int me, int machines, int fault)
     if (me == 0)
         printf("%s on %d: loss %.4f, weights %016llx, sent %6.0f bytes a step\n",
                fault ? "mean of means" : "divided once ", machines, r.loss,
-               (unsigned long long)gckpt_store_hash(s), (double)gckpt_exec_sent(e) / STEPS);
+               (unsigned long long)gckpt_store_hash(s), (double)gckpt_exec_bytes_sent(e) / STEPS);
     gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
     return 0;
 }

@@ -342,8 +342,8 @@ static void put_instructions(text *t, const gckpt_plan *p)
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
         gckpt_plan_usage(p, i, &use);
-        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.work,
-                                 use.live,          use.again != 0,  written(&line) };
+        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.cost,
+                                 use.live,          use.recompute != 0,  written(&line) };
         put_list(t, i == 0, all, 6);
     }
     put(t, "],\"buffers\":[");
@@ -378,9 +378,9 @@ const char *EXPORT(playground_plan)(int mode, double budget)
     put(t, "{");
     put_member(t, "bytes", gckpt_plan_bytes(p));
     put_member(t, "arena", gckpt_plan_arena(p));
-    put_member(t, "live", gckpt_plan_bound(p));
-    put_member(t, "work", gckpt_plan_work(p));
-    put_member(t, "proven_work", gckpt_plan_proven_work(p));
+    put_member(t, "live", gckpt_plan_peak(p));
+    put_member(t, "work", gckpt_plan_cost(p));
+    put_member(t, "proven_work", gckpt_plan_proven_cost(p));
     put_member(t, "proven_bytes", gckpt_plan_proven_bytes(p));
     put_member(t, "rows", (uint64_t)gckpt_plan_rows(p));
     put(t, "\"overhead\":");
@@ -422,7 +422,7 @@ static void put_again(text *t, const gckpt_plan *p)
         gckpt_plan_usage(p, i, &use);
         if (at.kind != GCKPT_FORWARD)
             continue;
-        if (use.again) {
+        if (use.recompute) {
             put(t, first ? "" : ",");
             put_name(t, gckpt_plan_name(p, at.id));
             first = 0;

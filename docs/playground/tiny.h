@@ -142,7 +142,7 @@ static int tiny_prepare_ask(tiny *t)
     const gckpt_exec_desc exec = { .memory = t->memory, .allow_initial = 1 };
     const sizes s = tiny_sizes(t, t->o.points ? TINY_SIDE : 1);
     gckpt_graph *g = t->asked = gckpt_graph_new(t->store, &t->memory);
-    gckpt_pick pick = { NULL, 0 };
+    gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_plan_desc d;
     memset(&d, 0, sizeof d);
     if (g != NULL)

@@ -8,8 +8,8 @@
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-#if !defined(JOB_PACKS) && !defined(GCKPT_NO_PACK) /* JOB_PACKS: not all weights are floats */
-#define GCKPT_NO_PACK
+#if !defined(JOB_PACKS) && !defined(GCKPT_NO_QUANT) /* JOB_PACKS: not all weights are floats */
+#define GCKPT_NO_QUANT
 #endif
 #endif
 #define GRADCKPT_IMPLEMENTATION

@@ -100,12 +100,12 @@ int main(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     if (learn(s) || gckpt_store_freeze(s, "c?.*", 1) != GCKPT_OK ||
-        gckpt_store_pack(s, "c?.*", GCKPT_STORED_I8) != GCKPT_OK ||
+        gckpt_store_quantise(s, "c?.*", GCKPT_STORAGE_I8) != GCKPT_OK ||
         gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *features = features_of(heard(g, 1));
-    const gckpt_pick fetch[2] = { { features, 0 }, { last_layer(features), 0 } };
+    const gckpt_fetch_spec fetch[2] = { { features, 0 }, { last_layer(features), 0 } };
     gckpt_plan_desc recognise = { .mode = GCKPT_INFERENCE, .fetch = fetch, .fetches = 2 };
     if (job_print_as(g, NULL, &recognise, "recognise"))
         return 1;

@@ -28,7 +28,7 @@ static gckpt_store *learned(transformer_size size)
             return NULL;
     }
     return gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
-                   gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK
+                   gckpt_store_quantise(s, "*", GCKPT_STORAGE_I8) == GCKPT_OK
                ? s
                : NULL;
 }

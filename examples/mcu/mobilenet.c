@@ -102,7 +102,7 @@ int main(void)
         if (gckpt_store_get(s, i, &drawn) != GCKPT_OK)
             return 1;
     if (gckpt_store_freeze(s, "*.w", 1) != GCKPT_OK ||
-        gckpt_store_pack(s, "*.w", GCKPT_STORED_I8) != GCKPT_OK ||
+        gckpt_store_quantise(s, "*.w", GCKPT_STORAGE_I8) != GCKPT_OK ||
         gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(s));
         return 1;

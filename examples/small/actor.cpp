@@ -33,7 +33,7 @@ int main()
     gckpt_term terms[] = { { gckpt_cross_entropy_with(learns.policy, did, gain, 0), 1, 0 },
                            { gckpt_mean_squared_error(learns.value, worth), 0.5f, 0 },
                            { gckpt_sum_loss(gckpt_mul(p, log_p)), 0.04f, 0 } }; /* - entropy */
-    gckpt_pick picks[] = { { gckpt_softmax(acts.policy), 0 }, { acts.value, 0 } };
+    gckpt_fetch_spec picks[] = { { gckpt_softmax(acts.policy), 0 }, { acts.value, 0 } };
     gckpt_plan_desc desc{};
     gckpt_plan *learning = gckpt_plan_new(g, terms, 3, &desc);
     desc.mode = GCKPT_INFERENCE, desc.fetch = picks, desc.fetches = 2;

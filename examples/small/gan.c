@@ -35,7 +35,7 @@ int main(void)
     gckpt_tensor *is = gckpt_input(of_d, "label", GCKPT_F32, gckpt_shape2(2 * ROWS, 1));
     const gckpt_term tell = { gckpt_binary_cross_entropy(mlp(x, "d"), is, NULL), 1, 0 };
 
-    const gckpt_pick pick = { made, 0 };
+    const gckpt_fetch_spec pick = { made, 0 };
     const gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
     gckpt_store_freeze(s, "d.*", 1); /* a plan trains what is not frozen when it is made */
     gckpt_plan *g_plan = gckpt_plan_new(of_g, &fool, 1, &desc);

@@ -26,14 +26,14 @@ int main(void)
     gckpt_tensor *out = gckpt_name(gckpt_tanh(n), "out");
     const gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
     const struct {
-        gckpt_pick pick;
+        gckpt_fetch_spec pick;
         const char *name;
         int size;
     } shown[] = { { { n, 0 }, "n", 1 },  { { out, 0 }, "out", 1 }, { { out, 1 }, "dout", 1 },
                   { { n, 1 }, "dn", 1 }, { { x, 1 }, "dx", 2 },    { { w, 1 }, "dw", 2 },
                   { { b, 1 }, "db", 1 } };
     enum { SHOWN = sizeof shown / sizeof shown[0] };
-    gckpt_pick picks[SHOWN];
+    gckpt_fetch_spec picks[SHOWN];
     for (int i = 0; i < SHOWN; i++)
         picks[i] = shown[i].pick;
     const gckpt_plan_desc desc = { .fetch = picks, .fetches = SHOWN, .optimiser = GCKPT_SGD };
@@ -51,7 +51,7 @@ int main(void)
     gckpt_result result = GCKPT_MORE;
     wrong |= gckpt_step_start(e, &feed, 1, 1, &hyper) != GCKPT_OK;
     while (result == GCKPT_MORE) {
-        const gckpt_instruction next = gckpt_next(e);
+        const gckpt_instruction next = gckpt_next_instruction(e);
         result = gckpt_run_some(e, 1, NULL);
         if (next.id < 0) /* all have run: that was the end of the step */
             break;

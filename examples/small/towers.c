@@ -39,7 +39,7 @@ int main(void)
     gckpt_term term = { gckpt_cross_entropy(alike, which), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    const gckpt_pick pick = { alike, 0 };
+    const gckpt_fetch_spec pick = { alike, 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *tell = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *told = gckpt_exec_new(tell, s, NULL);

@@ -42,7 +42,7 @@ static const gckpt_op pinball = { .name = "pinball",
                                   .forward = pinball_forward,
                                   .backward = pinball_backward,
                                   .needs = { GCKPT_IN(0) | GCKPT_IN(1) }, /* of input 0 */
-                                  .flags = GCKPT_LOSS | GCKPT_COUNTS_FEEDS };
+                                  .flags = GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS };
 
 int main(void)
 {
@@ -59,7 +59,7 @@ int main(void)
     in[0] = layers_dense(gckpt_tanh(layers_dense(of, "fc1", 16)), "fc2", 1);
     in[1] = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 1));
     gckpt_term term = { gckpt_apply(&pinball, in, 2, &q, sizeof q), 1, 0 };
-    gckpt_pick pick = { in[0], 0 };
+    gckpt_fetch_spec pick = { in[0], 0 };
     gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

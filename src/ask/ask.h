@@ -35,8 +35,8 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 #ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
  * gives six.) */
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
                                  int64_t least_rows);
 #endif
 

@@ -52,7 +52,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 /* What can be wrong with leaves, and ranks. */
 static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
+    int leaves = d->virtual_ranks ? d->virtual_ranks : 1, ranks = g->store->ranks;
     if (leaves & (leaves - 1))
         return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
     if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
@@ -79,11 +79,11 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
-                                    { "optimiser", (int)d->optimiser, 0, GCKPT_OWN_OPTIMISER },
-                                    { "own_state", d->own_state, 0, 4 },
+                                    { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
+                                    { "own_state", d->custom_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
-                                    { "leaves", d->leaves, 0, GCKPTI_LEAVES },
-                                    { "group", d->group, -INT32_MAX, INT32_MAX },
+                                    { "leaves", d->virtual_ranks, 0, GCKPTI_LEAVES },
+                                    { "group", d->segment_size, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
@@ -99,7 +99,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
     if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build leaves out what fetches tensors "
-                            "(GCKPT_NO_PICKS)");
+                            "(GCKPT_NO_FETCH)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "

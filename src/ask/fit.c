@@ -7,8 +7,8 @@
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
-    gckpt_build build;
-    gckpt_measure measure;
+    gckpt_build_fn build;
+    gckpt_measure_fn measure;
     void *user;
     gckpt_plan_desc desc;
     int64_t least_rows; /* of a micro-batch */
@@ -68,7 +68,7 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     for (size_t i = 0; i < d->buffer_count && used; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         if (p->looped && b->start == 0 &&
-            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_TREE)) {
+            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_REDUCTION)) {
             resident += b->size;
             continue;
         }
@@ -93,8 +93,8 @@ static int gckpti_cannot_split(const gckpt_plan *p)
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
-             own = gckpt_plan_step_work(plan);
+    uint64_t work = best ? gckpt_plan_step_cost(best) : UINT64_MAX,
+             own = gckpt_plan_step_cost(plan);
     int fewer = own == work && gckpti_bare_bytes(plan) < gckpti_bare_bytes(best);
     int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
@@ -109,7 +109,7 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
     size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
     most = f->hunting == 2 ? f->fast - 1 : most;
     int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
-    return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
+    return (once && f->best && gckpt_plan_step_cost(all) > gckpt_plan_step_cost(f->best)) ||
            gckpti_cannot_split(all) ||
            (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
 }
@@ -118,7 +118,7 @@ static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const 
  * is fast, and returns whether none can be: with the store-all plan it has too much work. */
 static int gckpti_is_slow(gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
 {
-    const uint64_t work = all ? gckpt_plan_step_work(all) : UINT64_MAX;
+    const uint64_t work = all ? gckpt_plan_step_cost(all) : UINT64_MAX;
     const uint64_t most = gckpti_fast_work(f->least_work);
     const int64_t leaf = gckpti_largest_leaf(&f->desc, NULL), rows = p->g->rows;
     const int64_t counted = (leaf > rows ? leaf : rows) * p->leaves;
@@ -198,7 +198,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.virtual_ranks > 1 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -265,7 +265,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 }
 
 /* What can be wrong with a request before anything is built. */
-static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int64_t batch,
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
                                      const gckpt_plan_desc *d)
 {
     if (!build || batch < 1 || batch > INT32_MAX)
@@ -279,7 +279,7 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
-    if (d->update_in_backward == 1 && d->leaves > 1)
+    if (d->update_in_backward == 1 && d->virtual_ranks > 1)
         return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
 }
@@ -307,7 +307,7 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
         gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->said);
     else if (*f->mixer)
         gckpti_error(f->store, GCKPT_E_ARG,
-                     f->desc.leaves > 1
+                     f->desc.virtual_ranks > 1
                          ? "fit: %s mixes rows, so micro-batches must have the %I rows of a leaf, "
                            "which build does not want or do not divide the batch of %I rows: make "
                            "it a multiple of desc.leaves"
@@ -319,8 +319,8 @@ static void gckpti_fit_failed(const gckpti_fitting *f)
                      batch);
 }
 
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure_fn measure,
                                  int64_t least_rows)
 {
     gckpti_fitting f;
@@ -363,8 +363,8 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
     return NULL;
 }
 
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure measure)
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }

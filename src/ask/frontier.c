@@ -21,7 +21,7 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     gckpti_scratch *s = &p->scratch;
     if (d->costs)
         d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
-    d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    d->fetch = (gckpt_fetch_spec *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
     p->terms =
         (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -33,7 +33,7 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner
 {
     for (size_t i = 0; i < f->count;) {
         size_t bytes = f->found[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(p, budget);
+        int known = bytes <= budget && f->found[i].point.cost <= gckpti_prove_work(p, budget);
         budget = known ? bytes - 1 : budget;
         i = known ? 0 : i + 1;
     }
@@ -114,7 +114,7 @@ static int gckpti_found_before(const void *first, const void *second, const void
     if (a->point.bytes != b->point.bytes)
         return a->point.bytes < b->point.bytes;
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
-    return a->point.work != b->point.work ? a->point.work < b->point.work
+    return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
            : v->form != w->form           ? v->form < w->form
            : v->order != w->order         ? v->order < w->order
                                           : v->near < w->near;
@@ -130,7 +130,7 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
     gckpti_sort(f->found, n, sizeof *f->found, gckpti_found_before, NULL);
     f->count = 0;
     for (size_t i = 0; i < n; i++)
-        if (!f->count || f->found[i].point.work < f->points[f->count - 1].work) {
+        if (!f->count || f->found[i].point.cost < f->points[f->count - 1].cost) {
             f->found[f->count] = f->found[i];
             f->points[f->count++] = f->found[i].point;
         }
@@ -160,8 +160,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     if (result == GCKPT_OK)
         result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
     for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
-        if (f->points[i - 1].proven_work < f->points[i].proven_work)
-            f->points[i - 1].proven_work = f->points[i].proven_work;
+        if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
+            f->points[i - 1].proven_cost = f->points[i].proven_cost;
     return result;
 }
 
@@ -239,7 +239,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
         size_t k = 0;
-        while (k < f->count && f->points[k].work > gckpti_fast_work(f->p.least_work))
+        while (k < f->count && f->points[k].cost > gckpti_fast_work(f->p.least_work))
             k++;
         gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0,
                          k < f->count ? f->points[k].bytes : 0);
@@ -261,8 +261,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
-        if (next && next->proven_work > plan->proven_work)
-            plan->proven_work = next->proven_work;
+        if (next && next->proven_cost > plan->proven_work)
+            plan->proven_work = next->proven_cost;
     }
     gckpti_planner_rest(&p);
     gckpti_planner_report(&p, result);

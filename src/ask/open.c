@@ -36,7 +36,7 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
     p->most_far = p->far = p->variant.near ? 0 : p->far;
-    p->beside = p->far > 0 && p->desc->offload_beside;
+    p->beside = p->far > 0 && p->desc->overlap_offload;
     p->price = GCKPTI_WHOLE_PRICE;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -62,7 +62,7 @@ GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 /* Rows of a request's largest leaf. */
 GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->virtual_ranks ? d->virtual_ranks : 1;
     return batch / leaves + (batch % leaves > 0);
 }
 
@@ -80,7 +80,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->leaves = d->leaves ? d->leaves : 1;
+    p->leaves = d->virtual_ranks ? d->virtual_ranks : 1;
     p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     if (!p->inference && !d->update_in_backward)

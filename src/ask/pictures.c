@@ -1,7 +1,7 @@
 #include "ask/own.h"
 #include "store/store.h"
 
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
 /* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
@@ -19,7 +19,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
                  node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &shape,
-                 u.again ? " again" : "");
+                 u.recompute ? " again" : "");
     if (plan->bands && node->op && node->data) {
         const gckpti_bands *b =
             (const gckpti_bands *)(const void *)(plan->words + node->attributes);
@@ -97,7 +97,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_TREE + 1 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -184,21 +184,21 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
                      "\"name\":\"instructions\"}}");
     for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
         const size_t *live = gckpti_live(plan, &window, (size_t)x);
-        const char *phase = u.again ? "recompute" : phases[plan->list[x].kind];
+        const char *phase = u.recompute ? "recompute" : phases[plan->list[x].kind];
         int id = gckpti_ins_tensor(plan, &plan->list[x]);
-        u.work += !u.work; /* a bar that can be seen */
+        u.cost += !u.cost; /* a bar that can be seen */
         gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
                      phase, phase);
         gckpti_print_label(&k, plan, id);
         gckpti_print_time(&k, "\",\"ts\":", now);
-        gckpti_print_time(&k, ",\"dur\":", u.work);
+        gckpti_print_time(&k, ",\"dur\":", u.cost);
         gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
                      u.live);
         gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
         for (int i = 0; i < GCKPTI_BUFFER_KINDS - (plan->leaves < 2); i++)
             gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
         gckpti_print(&k, "}}");
-        now += u.work;
+        now += u.cost;
     }
     gckpti_print(&k, "\n]}\n");
     return gckpti_sink_flush(&k);

@@ -1,6 +1,6 @@
 #include "ask/own.h"
 
-#if !defined(GCKPT_NO_PICTURES) && !defined(GCKPT_NO_FRONTIER)
+#if !defined(GCKPT_NO_PRINT) && !defined(GCKPT_NO_FRONTIER)
 /* ---- the frontier as text and as JSON ---- */
 /* 1, 1024 and so on, at most `bytes` */
 static double gckpti_byte_unit(double bytes, const char **name)
@@ -71,7 +71,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     for (size_t i = n; i-- > 0;) {
         char bar[] = "---------------------------";
         const gckpt_point *p = &f->points[i];
-        double proven = p->overhead - (double)(p->work - p->proven_work) / least,
+        double proven = p->overhead - (double)(p->cost - p->proven_cost) / least,
                part = p->overhead / top, sure = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
@@ -97,8 +97,8 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     for (size_t i = 0; i < f->count; i++) {
         const gckpt_point *p = &f->points[i];
         gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g,",
-                     i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
-        gckpti_print(&k, "\"proven_work\":%u}", p->proven_work);
+                     i ? "," : "{\"points\":[", p->bytes, p->cost, p->recompute, p->overhead);
+        gckpti_print(&k, "\"proven_work\":%u}", p->proven_cost);
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s,\"proven_bytes\":%z}\n", f->complete ? "true" : "false",

@@ -109,8 +109,8 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
     for (const gckpti_planner *p = first; p; p = p->next) {
         for (size_t i = 0; i < n && !p->failed; i++) {
             uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
-            if (p == first || work < point[i].proven_work)
-                point[i].proven_work = work;
+            if (p == first || work < point[i].proven_cost)
+                point[i].proven_cost = work;
         }
         if (p->failed)
             return GCKPT_E_MEMORY;
@@ -127,7 +127,7 @@ GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gck
     gckpt_point at = { budget ? budget : gckpti_bare_bytes(plan), 0, 0, 0, 0 };
     size_t least;
     const int proven = gckpti_prove(first, &at, 1, &least) == GCKPT_OK;
-    plan->proven_work = proven ? at.proven_work : first->least_work;
+    plan->proven_work = proven ? at.proven_cost : first->least_work;
     plan->proven_bytes = proven ? least : gckpti_resident(first, NULL);
 }
 

@@ -16,15 +16,15 @@ GCKPTI_TELLS(size_t, bytes,
                  plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
                  plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
-GCKPTI_TELLS(size_t, bound, plan->bound)
+GCKPTI_TELLS(size_t, peak, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
 GCKPTI_TELLS(size_t, proven_bytes, plan->proven_bytes)
 GCKPTI_TELLS(double, recompute, plan->recompute)
 GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
 GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
-GCKPTI_TELLS(uint64_t, work, plan->work)
-GCKPTI_TELLS(uint64_t, hidden, plan->hidden)
-GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
+GCKPTI_TELLS(uint64_t, cost, plan->work)
+GCKPTI_TELLS(uint64_t, hidden_cost, plan->hidden)
+GCKPTI_TELLS(uint64_t, proven_cost, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
 GCKPTI_TELLS(int64_t, rows, plan->rows)
 GCKPTI_TELLS(int64_t, batch, plan->batch)
@@ -52,17 +52,17 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
-    out->work = ins->kind == GCKPT_FORWARD ? cost->forward
+    out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
                     ? cost->backward
                     : gckpti_copy_work(plan->offload_work, (int64_t)planned);
     out->live = plan->live[i];
-    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->recompute = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
     return GCKPT_OK;
 }
 
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+GCKPT_API uint64_t gckpt_plan_step_cost(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0, rounds = 1;
     gckpt_usage u;
@@ -80,7 +80,7 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
             plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
         uint64_t *sum = u.once || gathers ? &once : &body;
         const uint64_t times = gathers ? rounds : 1; /* whatever the rows */
-        *sum = gckpti_add_work(*sum, u.work > UINT64_MAX / times ? UINT64_MAX : u.work * times);
+        *sum = gckpti_add_work(*sum, u.cost > UINT64_MAX / times ? UINT64_MAX : u.cost * times);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;

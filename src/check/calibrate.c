@@ -68,7 +68,7 @@ static void gckpti_time_step(void *context)
     if (t->result != GCKPT_OK)
         return;
     *rest += gckpti_lap(t);
-    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
+    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_CUSTOM_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = gckpti_param_of(e, p->list[x].id);

@@ -87,7 +87,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         const gckpt_op *op = p->nodes[p->terms[i].id].op;
-        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_AUX;
+        int classes = op->flags & GCKPTI_OWN_ROW && op->needs[0] & GCKPT_SAVED;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         double sum = gckpti_greater(gckpti_size(seen->sum), classes ? (double)seen->count : 0);
         size += gckpti_size((double)gckpti_float(p->terms[i].weight)) * sum / n;

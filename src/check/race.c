@@ -7,18 +7,18 @@ enum { GCKPTI_ROUNDS = 32 };
 
 typedef struct {
     gckpt_store *store;
-    gckpt_timed *timed;
+    gckpt_fit_timing *timed;
     gckpt_plan *plan[GCKPT_MAX_TRIALS];
     gckpt_exec *exec[GCKPT_MAX_TRIALS];
     int count;
 } gckpti_trials;
 
-static double gckpti_clock(const gckpti_trials *r) { return r->timed->seconds(r->timed->user); }
+static double gckpti_clock(const gckpti_trials *r) { return r->timed->clock(r->timed->user); }
 
 /* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
 static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
 {
-    uint64_t least = gckpt_plan_step_work(r->plan[0]), work = gckpt_plan_step_work(plan);
+    uint64_t least = gckpt_plan_step_cost(r->plan[0]), work = gckpt_plan_step_cost(plan);
     if (!plan || (r->count > 0 && work > least + least / 4)) {
         gckpt_plan_free(plan);
         return 0;
@@ -27,7 +27,7 @@ static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
     memset(t, 0, sizeof *t);
     t->rows = plan->rows;
     t->bytes = gckpt_plan_bytes(plan);
-    t->work = work;
+    t->cost = work;
     t->overhead = gckpt_plan_overhead(plan);
     r->plan[r->count++] = plan;
     return 1;
@@ -124,9 +124,9 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
 }
 
 /* (Six parameters are those of gckpt_fit.) */
-GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
-                                      gckpt_measure measure, gckpt_timed *timed)
+                                      gckpt_measure_fn measure, gckpt_fit_timing *timed)
 {
     gckpti_trials r;
     gckpt_plan_desc d;
@@ -134,7 +134,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     memset(&d, 0, sizeof d);
     r.store = store;
     r.timed = timed;
-    if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
+    if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
         return NULL;

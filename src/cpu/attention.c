@@ -10,7 +10,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(by);
     const int backward = call->grad_out || call->grad_out_bf16;
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: those with most work first */
-    float *room = (float *)call->work;
+    float *room = (float *)call->workspace;
     room += worker * gckpti_attention_room(call, h.t, h.shared, h.d, backward);
     i = backward ? i * h.group : i / h.blocks;
     if (!gckpti_heads_see(&h, i / h.heads))

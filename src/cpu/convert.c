@@ -51,7 +51,7 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     gckpti_converting s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
-    s.at = call->row ? (uint64_t)call->row * (uint64_t)(c->n / call->rows) : 0;
+    s.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif

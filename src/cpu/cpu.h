@@ -37,7 +37,7 @@ typedef struct {
 #else
 #define GCKPTI_IF_BF16(x) NULL
 #endif
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 #define GCKPTI_STORED(call) call
 #else
 #define GCKPTI_STORED(call) (void)0
@@ -107,7 +107,7 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
 {
     const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
     const int size = stored ? 1 : narrow ? 2 : 4, as = stored ? (int)x->stored->storage : 0;
-    const void *here = stored   ? x->stored->packed
+    const void *here = stored   ? x->stored->quantised
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
     gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
@@ -304,7 +304,7 @@ static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *
 static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
+    const float *aux = (const float *)call->saved + (o->center ? 3 * r : r);
     int64_t at = r * gckpti_last(&call->shape);
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     row.x = call->in[0].data ? call->in[0].data + at : NULL;
@@ -382,7 +382,7 @@ typedef struct {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);

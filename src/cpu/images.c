@@ -70,7 +70,7 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
     if (z->group_c > 1 || z->group_o > 1) {
         gckpti_windows_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut },
                                    gckpti_windows_of(s) };
-        job.w.t.room = call->work, job.by.t = &job.w.t;
+        job.w.t.room = call->workspace, job.by.t = &job.w.t;
         job.by.room = gckpti_windows_room(job.w.t.m, job.w.t.n, job.w.t.k);
         gckpti_products_cut(&job.by);
         gckpti_products_run(&job.by);

@@ -61,8 +61,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
-    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
-    gckpt_pass p;
+    const gckpt_update_constants a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_update_pass p;
     gckpt_call c;
     memset(&p, 0, sizeof p);
     memset(&c, 0, sizeof c);

@@ -55,9 +55,9 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 /* cpu/plain.c */
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *more, int64_t at,
                                           int64_t n, int update);
-GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass);
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass);
 
 #if GCKPTI_HAS_FAST
 /* cpu/products.c */

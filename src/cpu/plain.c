@@ -76,7 +76,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
 }
 
 /* The optimisers (num/formulas.h), on a block whose gradient is g. */
-static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
+static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int64_t at, int64_t n)
 {
     float *w = p->values + at, *m = p->state[0], *v = p->state[1];
     switch (p->optimiser) {
@@ -97,7 +97,7 @@ static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at
 
 /* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
  * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *more, int64_t at,
                                           int64_t n, int update)
 {
     float *g = p->gradient + at;
@@ -112,16 +112,16 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
 
 typedef struct { /* a pass, and who does it */
     const gckpt_call *call;
-    const gckpt_pass *pass;
+    const gckpt_update_pass *pass;
     gckpti_adder add;
-    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    float (*block)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update);
 } gckpti_passing;
 
 static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_passing *s = (const gckpti_passing *)context;
-    const gckpt_pass *p = s->pass;
-    const int update = p->update && !(p->unless && *p->unless);
+    const gckpt_update_pass *p = s->pass;
+    const int update = p->update && !(p->skip_flag && *p->skip_flag);
     const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
     const float *last = NULL;
     (void)worker;
@@ -140,7 +140,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         p->squares[b] = squares;
 }
 
-GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     gckpti_passing s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
 #if GCKPTI_HAS_FAST

@@ -57,7 +57,7 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     gckpti_pieces s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
     int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
-        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
             return 0;
     if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
         s.kernel(call, kind);
@@ -77,7 +77,7 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
         gckpti_broadcast_walk(&w, call, 1);
-        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
+        if (!call->in[i].grad || !call->in[i].compensation || w.size[0] != n || w.step[i][0] != 1)
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
         c.in[1] = call->in[i];
@@ -204,9 +204,9 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
     gckpti_columns s = { call, NULL, NULL, NULL, NULL };
     if (gain)
-        s.gain = g->grad, s.gain_low = g->low;
+        s.gain = g->grad, s.gain_low = g->compensation;
     if (bias)
-        s.bias = b->grad, s.bias_low = b->low;
+        s.bias = b->grad, s.bias_low = b->compensation;
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     if (s.gain)
         gckpti_start(s.gain, n, g->accumulate);

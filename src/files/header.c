@@ -226,7 +226,7 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
         return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
-               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e->updates);
+               optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
     e->optimiser = (signed char)(good ? (int)optimiser : -1);
     e->offsets[0] = e->offsets[1] = l->data_bytes;
     return 1;
@@ -270,7 +270,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
     for (int i = l->ours ? 1 : GCKPTI_DATA_SUM; i < GCKPTI_DATA_SUM + l->summed; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
-            l->optimiser > GCKPT_OWN_OPTIMISER + 1)
+            l->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
                                  numbers[i] == &l->optimiser ? "5" : "2^64");
@@ -300,10 +300,10 @@ static int gckpti_load_tensor_of(gckpti_loader *l, gckpti_saved *e, const char *
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
         empty |= !e->shape.d[i];
     e->ignored = e->ignored || empty;
-    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+    for (e->type = GCKPT_STORAGE_I4; e->type >= 0; e->type--)
         if (!strcmp(type, gckpti_storages[e->type].type))
             break;
-    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+    if (e->type == GCKPT_STORAGE_I4 && !gckpti_load_blocks(e))
         e->type = -1;
     if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_ending(e->name, "num_batches_tracked")) {

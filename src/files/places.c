@@ -31,7 +31,7 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
  * has there. */
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
-    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_UNKNOWN;
     if (!GCKPTI_ASKS_AXES || !l->unsaid || e->slot >= 0)
         return 1;
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
@@ -111,14 +111,14 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
                              &e->shape, gckpti_is_turned(&e->turn) ? ", permuted by desc.axes" : "",
                              &q->p.shape);
     if (gckpti_is_turned(&e->turn) &&
-        (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
+        (e->type >= GCKPT_STORAGE_I8 || q->p.storage >= GCKPT_STORAGE_I8))
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_TURN_ROWS);
-    if (e->type != GCKPT_STORED_I8)
+    if (e->type != GCKPT_STORAGE_I8)
         return 1;
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
-    if (q->p.storage != GCKPT_STORED_I8 && q->p.storage != GCKPT_STORED_F32)
+    if (q->p.storage != GCKPT_STORAGE_I8 && q->p.storage != GCKPT_STORAGE_F32)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "the file has it as I8, the store as %s; pack it as I8 or F32",
                              gckpti_storage_name(q->p.storage));
@@ -129,7 +129,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    if (!head || (scale && head->type != GCKPT_STORED_I8) || (updates && !head->states))
+    if (!head || (scale && head->type != GCKPT_STORAGE_I8) || (updates && !head->states))
         return gckpti_load_orphan(l, e);
     if (updates && e->optimiser < 0)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
@@ -197,7 +197,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
 static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
-    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
+    gckpti_saved *scale = e->type == GCKPT_STORAGE_I8 ? gckpti_load_scale(l, e) : e;
     if (!l->file || e->param < l->had || !gckpti_little_endian() || gckpti_is_turned(&e->turn))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
@@ -209,7 +209,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
-    q->p.packed = e->type ? at : NULL;
+    q->p.quantised = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
@@ -235,7 +235,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
             continue;
         if (values && q->raw) {
             e->to = gckpti_values_block(q);
-        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+        } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
             e->to = (unsigned char *)gckpti_array(q, e->slot);
@@ -245,7 +245,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
                                           : gckpti_array_bytes(l->store, q, e->slot + 1),
                                     GCKPTI_ALIGN);
         }
-        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+        if (values && q->p.storage == GCKPT_STORAGE_I8 && e->type != GCKPT_STORAGE_I8 &&
             (size_t)gckpti_row_length(&q->p) > row)
             row = (size_t)gckpti_row_length(&q->p);
     }

@@ -217,7 +217,7 @@ static int gckpti_share_begin(gckpti_loader *l, int64_t at)
             x->part[i].passed += n > 0;
         }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int blocks = e->type == GCKPT_STORED_I4;
+    const int blocks = e->type == GCKPT_STORAGE_I4;
     const int64_t unit = blocks ? GCKPTI_NIBBLE_BYTES : gckpti_storages[e->type].bytes;
     const int64_t element = (at - e->offsets[0]) / unit * (blocks ? GCKPTI_NIBBLES : 1);
     const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);

@@ -56,10 +56,10 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
     unsigned char *end = (unsigned char *)x + 4 * n - gckpti_stored_bytes(type, n);
-    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    const gckpt_dequantisation u = { (gckpt_storage)type, end, NULL, n, n, x };
     if (!gckpti_load_elements(l, end, gckpti_units(type, n), size))
         return 0;
-    if (type != GCKPT_STORED_F32)
+    if (type != GCKPT_STORAGE_F32)
         gckpti_unpack(&u, 0, n, x);
     return 1;
 }
@@ -68,8 +68,8 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 {
     return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                          gckpti_storage_name(storage),
-                         storage == GCKPT_STORED_I8   ? "not finite"
-                         : storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                         storage == GCKPT_STORAGE_I8   ? "not finite"
+                         : storage == GCKPT_STORAGE_I4 ? "beyond 524032, or not finite"
                                                       : "beyond 65504");
 }
 
@@ -79,11 +79,11 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
 static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_param *to,
                              float room[GCKPTI_DRAWN])
 {
-    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORED_F32;
+    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORAGE_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
     const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int alike = e->type == (int)stored;
-    const void *values = to->p.packed ? to->p.packed : to->p.values;
+    const void *values = to->p.quantised ? to->p.quantised : to->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : to->p.scales);
     gckpti_share own = gckpti_share_of(count, 0, 1);
     int fits = e->to || alike;
@@ -106,7 +106,7 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, gckpti_par
                 continue;
             if (!e->to)
                 fits &= !memcmp(have + (size_t)k * size, from, size);
-            else if (alike || stored == GCKPT_STORED_F32)
+            else if (alike || stored == GCKPT_STORAGE_F32)
                 memcpy(e->to + (size_t)k * size, from, size);
             else
                 fits &= gckpti_pack_row(to, k, 1, &room[i]);
@@ -137,9 +137,9 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p),
                                     gckpti_units(e->type, count), gckpti_storages[e->type].bytes);
-    if (to.p.storage == GCKPT_STORED_F32)
+    if (to.p.storage == GCKPT_STORAGE_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
-    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    const int scaled = to.p.storage == GCKPT_STORAGE_I8;
     float *x = scaled ? l->row : room;
     for (int64_t at = 0, n; at < count; at += n) {
         n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);

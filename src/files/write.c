@@ -8,7 +8,7 @@ GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
+    NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
 };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -85,11 +85,11 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
             gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape); /* what is wrong was refused */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
-        if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
+        if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
-        w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
-        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
+        w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
+        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
         w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
         if (!scale && gckpti_is_turned(&w->turn))
             w->shape = gckpti_turned_shape(&w->turn, q->p.shape, 1);
@@ -100,8 +100,8 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->count = gckpti_units((int)w->type, share.count);
         if (share.count < all)
             w->shape = gckpt_shape1(w->count);
-        else if (w->type == GCKPT_STORED_I4)
-            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORED_I4, w->shape.d[w->shape.n - 1]);
+        else if (w->type == GCKPT_STORAGE_I4)
+            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORAGE_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -226,13 +226,13 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     float room[GCKPTI_DRAWN];
     uint16_t half[GCKPTI_DRAWN];
     const int64_t end = w->first + w->count;
-    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
+    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.quantised
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
     const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
     const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
-    const int turned = all && w->q->p.storage < GCKPT_STORED_I8 && gckpti_is_turned(&w->turn);
+    const int turned = all && w->q->p.storage < GCKPT_STORAGE_I8 && gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
@@ -245,7 +245,7 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
         if (!x)
             x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, n);
-        if (!as_it_is && w->type != GCKPT_STORED_F32) {
+        if (!as_it_is && w->type != GCKPT_STORAGE_F32) {
             n = gckpti_min(n, GCKPTI_DRAWN);
             fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
             x = half;
@@ -297,10 +297,10 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     gckpti_turn turn;
     if (!GCKPTI_ASKS_AXES && d->axes)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
-    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+    if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
-                            "what gckpt_store_pack made so");
+                            "what gckpt_store_quantise made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))
@@ -316,9 +316,9 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
         if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
             result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
                                   turn.given, &q->p.shape);
-        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORED_I8)
+        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORAGE_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
-        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORED_F32)
+        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORAGE_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)

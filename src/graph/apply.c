@@ -27,7 +27,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
-        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
+        int measures = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -84,7 +84,7 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
     unsigned needs = 0;
     for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
         needs |= op->needs[i];
-    return (needs & GCKPT_MEASURES) != 0;
+    return (needs & GCKPT_UPDATES_RUNNING) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -138,7 +138,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->other_rows = !gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4;
+    g->other_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
     if (g->other_rows)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
@@ -163,7 +163,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            in[0]);
     if (gckpti_hands_in(op))
         t->mixes = GCKPTI_IN_TRAINING;
-    t->aux_bytes = call.aux_bytes;
+    t->aux_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);

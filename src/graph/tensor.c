@@ -297,7 +297,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     out->shape = t->shape;
     out->type = t->type;
     out->loss = t->op && t->op->flags & GCKPT_LOSS;
-    out->batchless = t->batchless;
+    out->batch_invariant = t->batchless;
     out->inputs = t->inputs;
     for (int i = 0; i < t->inputs; i++)
         out->input[i] = t->in[i]->id;
@@ -344,7 +344,7 @@ GCKPT_API void gckpt_segment_end(gckpt_graph *graph)
         graph->segment = graph->segments[graph->segment].parent;
 }
 
-GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user)
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, void *user)
 {
     if (!block || !x)
         return NULL;

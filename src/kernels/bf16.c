@@ -2,7 +2,7 @@
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(stored)(GCKPT_STORED_BF16, x, 0, V(zero)(), n);
+    return V(stored)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
 }
 
 static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)

@@ -1,4 +1,4 @@
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
 /* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
 GCKPTI_ALWAYS FLOATS V(low_nibble)(INTS word)
@@ -35,7 +35,7 @@ GCKPTI_ALWAYS FLOATS V(looked_up)(INTS word, FLOATS by)
 /* Elements at..at+n-1 of blocks, W dividing `at`, to x. */
 GCKPTI_ALWAYS void V(unpack_blocks)(const unsigned char *packed, int64_t at, int64_t n, float *x)
 {
-    const unsigned char *b = packed + gckpti_units(GCKPT_STORED_I4, at);
+    const unsigned char *b = packed + gckpti_units(GCKPT_STORAGE_I4, at);
     for (unsigned k = (unsigned)at % GCKPTI_NIBBLES; n > 0; k = 0, b += GCKPTI_NIBBLE_BYTES) {
         const FLOATS by = V(block_by)(b);
         for (; k < GCKPTI_NIBBLES && n > 0; k += W, n -= W, x += W) {

@@ -134,11 +134,11 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 /* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
  * By a power of two it is divided by multiplying, which rounds the same numbers. */
-static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n,
+static GCKPTI_TARGET float V(update)(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n,
                                      int update)
 {
     enum { LANES = 32 / W };
-    const gckpt_rates a = p->rates;
+    const gckpt_update_constants a = p->rates;
     const FLOATS by = V(set1)(p->count > 0 ? p->count : 1.0f), part = V(set1)(1.0f) / by;
     const int exact = !(p->count > 0) || gckpti_bits(p->count) << 9 == 0;
     const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;

@@ -73,7 +73,7 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     const gckpt_arg *in = h->call->in;
     const int64_t all = gckpti_multiple(h->t, GCKPTI_BLOCK), half = GCKPTI_BLOCK / 2 * h->deep;
     s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
-    s->lse = (const float *)h->call->aux + head * h->t;
+    s->lse = (const float *)h->call->saved + head * h->t;
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     const int64_t keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_BLOCK) * h->wide;
     float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + keys, *dq = dv + keys;

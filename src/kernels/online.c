@@ -81,7 +81,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
     int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     const float *q = call->in[0].data + at, scale = gckpti_heads_after(h);
     float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
-    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->saved;
     int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead);
     const int64_t first = gckpti_heads_tile(h, i);
     if (out)
@@ -119,7 +119,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
 static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {
-    float *aux = (float *)h->call->aux;
+    float *aux = (float *)h->call->saved;
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
     if (!aux)
@@ -234,7 +234,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const int64_t j0 = gckpti_heads_tile(h, first);
         const float *grad = call->grad_out + at;
-        memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
+        memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
         V(gather)(h, grad, c, m, g);

@@ -18,13 +18,13 @@ typedef struct {
 GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int64_t j,
                                    int64_t left, const FLOATS *x)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
     GCKPTI_UNROLL
     for (int p = 0; p < links; p++) {
         const int64_t at = p * t->row + j;
         FLOATS y;
-        if (storage == GCKPT_STORED_F32)
+        if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
             y = V(widened)(storage, (const char *)t->b + at * each, x[8 + p]);
@@ -37,14 +37,14 @@ GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int
 GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
 {
     const V(lone) t = *lone; /* which no store changes */
-    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
     FLOATS x[16];
     int64_t j = 0;
     GCKPTI_UNROLL
     for (int p = 0; p < links; p++) {
         x[p] = V(set1)(t.a[p * t.a_step]);
-        x[8 + p] = V(set1)(storage == GCKPT_STORED_I8 ? t.scales[p] : 0.0f);
+        x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
     }
     for (; j + W <= t.n; j += W) {
         for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
@@ -52,7 +52,7 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
             __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
         V(sweep_vector)(storage, links, &t, j, W, x);
     }
-    if (storage == GCKPT_STORED_F32 && j < t.n)
+    if (storage == GCKPT_STORAGE_F32 && j < t.n)
         V(sweep_vector)(storage, links, &t, j, t.n - j, x);
 }
 
@@ -61,9 +61,9 @@ static GCKPTI_TARGET void V(sweep)(const V(lone) *lone)
     V(lone) t = *lone;
     const float *b = (const float *)t.b;
     for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
-        V(sweep_of)(GCKPT_STORED_F32, 8, &t);
+        V(sweep_of)(GCKPT_STORAGE_F32, 8, &t);
     for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
-        V(sweep_of)(GCKPT_STORED_F32, 1, &t);
+        V(sweep_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -71,11 +71,11 @@ GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, cons
                                    FLOATS sum)
 {
     const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORED_BF16) {
+    if (storage == GCKPT_STORAGE_BF16) {
         sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
         return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
     }
-    if (storage == GCKPT_STORED_F16) {
+    if (storage == GCKPT_STORAGE_F16) {
         sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
         return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
     }
@@ -98,14 +98,14 @@ GCKPTI_ALWAYS void V(dots_words)(int storage, int vectors, const FLOATS *words,
 GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
 {
     const V(lone) t = *lone;
-    const int each = storage == GCKPT_STORED_I8 ? 4 : storage == GCKPT_STORED_F32 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
     FLOATS sum[32 / W], scale[32 / W];
     int64_t p = 0;
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
-        scale[i] = storage == GCKPT_STORED_I8 ? V(load)(t.scales + W * i) : V(zero)();
+        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(t.scales + W * i) : V(zero)();
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
@@ -117,12 +117,12 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         for (int i = 0; i < vectors; i++) {
             V(turn)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
             GCKPTI_UNROLL
-            for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
+            for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        if (storage == GCKPT_STORED_F32)
+        if (storage == GCKPT_STORAGE_F32)
             continue;
-        if (W < 16 && storage != GCKPT_STORED_BF16) { /* no slower, and less code */
+        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* no slower, and less code */
             for (int q = 0; q < 4; q++)
                 V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;
@@ -131,7 +131,7 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         for (int q = 0; q < 4; q++)
             V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
     }
-    for (; storage == GCKPT_STORED_F32 && p < t.k; p++) {
+    for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             float e[W] = { 0.0f };
@@ -154,11 +154,11 @@ static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
         t.b = b + j * t.row, t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
         if (t.n < 32) {
-            V(dots_of)(GCKPT_STORED_F32, 1, &t);
+            V(dots_of)(GCKPT_STORAGE_F32, 1, &t);
             continue;
         }
         t.next = lone->next ? (const float *)lone->next + j * t.row
                             : b + gckpti_min(j + 32, lone->n - 32) * t.row;
-        V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
+        V(dots_of)(GCKPT_STORAGE_F32, 32 / W, &t);
     }
 }

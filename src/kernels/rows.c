@@ -71,7 +71,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
             b = V(load_n)(bias + j, n - j);
         V(store_n)(call->out + r * n + j, V(fma)(h, y, b), n - j);
     }
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     if (aux && o->center) {
         aux[3 * r] = row.first;
         aux[3 * r + 1] = row.mean;
@@ -111,7 +111,7 @@ static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const int64_t n = gckpti_last(&call->shape), d = n / o->heads;
     const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
-    const float *cosine = (const float *)call->work + row % call->shape.d[1] * turned;
+    const float *cosine = (const float *)call->workspace + row % call->shape.d[1] * turned;
     const float *sine = cosine + half;
     const float *from = (call->grad_out ? call->grad_out : call->in[0].data) + row * n;
     float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may be `from` */

@@ -1,10 +1,10 @@
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- products whose b is read as it is stored ---- */
 /* n stored values at b, as gckpti_unpack. storage: a constant. */
 GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                  float *x)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const FLOATS s = V(set1)(scale);
     int64_t i = 0;
     for (; i + W <= n; i += W)
@@ -16,24 +16,24 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 /* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
  * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. (As many
  * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
+static GCKPTI_TARGET void V(unpack)(const gckpt_dequantisation *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage >= GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_stored_bytes(storage, rows * row);
     for (; rows > 0; rows--, at += row, x += width) {
         const unsigned char *b =
-            (const unsigned char *)u->packed + gckpti_stored_bytes(storage, at);
+            (const unsigned char *)u->quantised + gckpti_stored_bytes(storage, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
-        if (storage == GCKPT_STORED_BF16)
-            V(unpack_row)(GCKPT_STORED_BF16, b, 0.0f, n, x);
-        else if (storage == GCKPT_STORED_F16)
-            V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
+        if (storage == GCKPT_STORAGE_BF16)
+            V(unpack_row)(GCKPT_STORAGE_BF16, b, 0.0f, n, x);
+        else if (storage == GCKPT_STORAGE_F16)
+            V(unpack_row)(GCKPT_STORAGE_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
-            V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else if (storage == GCKPT_STORED_I4 && at % W == 0)
-            V(unpack_blocks)((const unsigned char *)u->packed, at, n, x);
+            V(unpack_row)(GCKPT_STORAGE_I8, b, u->scales[at / u->row], n, x);
+        else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
+            V(unpack_blocks)((const unsigned char *)u->quantised, at, n, x);
         else
             gckpti_unpack(u, at, n, x);
     }
@@ -66,22 +66,22 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
 #define GCKPTI_AS_STORED(what, size)                                                               \
-    if (u->storage == GCKPT_STORED_BF16)                                                           \
-        V(what)(GCKPT_STORED_BF16, size, &t);                                                      \
-    else if (u->storage == GCKPT_STORED_F16)                                                       \
-        V(what)(GCKPT_STORED_F16, size, &t);                                                       \
+    if (u->storage == GCKPT_STORAGE_BF16)                                                           \
+        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                      \
+    else if (u->storage == GCKPT_STORAGE_F16)                                                       \
+        V(what)(GCKPT_STORAGE_F16, size, &t);                                                       \
     else                                                                                           \
-        V(what)(GCKPT_STORED_I8, size, &t);
+        V(what)(GCKPT_STORAGE_I8, size, &t);
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_dequantisation *u, int64_t j0, const V(lone) *lone)
 {
     enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
-    const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
-    const float *b = (const float *)u->packed;
+    const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
+    const float *b = (const float *)u->quantised;
     float room[LINKS * COLS];
-    const int blocks = u->storage == GCKPT_STORED_I4;
+    const int blocks = u->storage == GCKPT_STORAGE_I4;
     const int words =
         lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
     const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
@@ -93,7 +93,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
         t.from = lone->from ? lone->from + j : NULL;
         if (t.n == most && whole && blocks) {
             t.k = lone->k / GCKPTI_NIBBLES, t.row = t.k * GCKPTI_NIBBLE_BYTES;
-            t.b = (const char *)u->packed + (j0 + j) * t.row;
+            t.b = (const char *)u->quantised + (j0 + j) * t.row;
             t.next = (const char *)t.b + gckpti_min(most, lone->n - most - j) * t.row;
             V(dots_of_blocks)(MOST / W, &t);
             continue;
@@ -117,25 +117,25 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 }
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
-static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
+static GCKPTI_TARGET void V(stored_sweep)(const gckpt_dequantisation *u, int64_t j0,
                                           const V(lone) *lone)
 {
     enum { COLS = 256 };
-    const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
+    const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
     float room[8 * COLS];
     V(lone) t = *lone;
     for (int64_t p = 0; p < lone->k; p += t.k, t.a += t.k * t.a_step) {
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && u->storage == GCKPT_STORED_I4 && at % GCKPTI_NIBBLES == 0 &&
+        if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_NIBBLES == 0 &&
             lone->row % GCKPTI_NIBBLES == 0) {
-            t.b = (const char *)u->packed + gckpti_units(GCKPT_STORED_I4, at);
-            t.row = gckpti_units(GCKPT_STORED_I4, lone->row);
+            t.b = (const char *)u->quantised + gckpti_units(GCKPT_STORAGE_I4, at);
+            t.row = gckpti_units(GCKPT_STORAGE_I4, lone->row);
             t.n = j = lone->n / GCKPTI_NIBBLES * GCKPTI_NIBBLES, t.c = lone->c;
             V(sweep_of_blocks)(&t);
-        } else if (t.k == 8 && u->storage != GCKPT_STORED_I4 && (!bytes || u->row == lone->row)) {
-            t.b = (const char *)u->packed + at * each, t.row = lone->row;
+        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 && (!bytes || u->row == lone->row)) {
+            t.b = (const char *)u->quantised + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;
             GCKPTI_AS_STORED(sweep_of, 8)

@@ -23,7 +23,7 @@ GCKPTI_INLINED FLOATS V(load_wide)(const float *x, const uint16_t *narrow, int64
 {
     if (__builtin_expect(gckpti_is_wide(x), 1)) /* else gcc jumps at each vector */
         return V(load_n)(x + at, n);
-    return V(stored)(GCKPT_STORED_BF16, narrow + at, 0, V(zero)(), n);
+    return V(stored)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
 }
 
 /* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */

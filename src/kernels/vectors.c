@@ -53,26 +53,26 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)b))) *
                scale;
-    if (storage == GCKPT_STORED_F16)
+    if (storage == GCKPT_STORAGE_F16)
         return V(half)(_mm256_loadu_si256((const __m256i *)b));
     word = (INTS)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)b));
 #elif GCKPTI_ISA == 2
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)b))) *
                scale;
     word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
 #else
     uint16_t half[W];
-    if (storage == GCKPT_STORED_I8)
+    if (storage == GCKPT_STORAGE_I8)
         return V(low_byte)(V(bytes)((const unsigned char *)b)) * scale;
     memcpy(half, b, sizeof half);
     for (int i = 0; i < W; i++)
         word[i] = half[i];
 #endif
-    return storage == GCKPT_STORED_F16 ? V(low_half)(word) : V(floats)(word << 16);
+    return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
 /* The same of the first ones, so many bytes; the others are 0. */
@@ -81,17 +81,17 @@ GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOAT
 {
     unsigned char some[2 * W] = { 0 };
     memcpy(some, x, (size_t)bytes);
-    if (storage == GCKPT_STORED_I8)
-        return V(widened)(GCKPT_STORED_I8, some, scale);
-    if (storage == GCKPT_STORED_F16)
-        return V(widened)(GCKPT_STORED_F16, some, scale);
-    return V(widened)(GCKPT_STORED_BF16, some, scale);
+    if (storage == GCKPT_STORAGE_I8)
+        return V(widened)(GCKPT_STORAGE_I8, some, scale);
+    if (storage == GCKPT_STORAGE_F16)
+        return V(widened)(GCKPT_STORAGE_F16, some, scale);
+    return V(widened)(GCKPT_STORAGE_BF16, some, scale);
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant, not F32. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
-    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
     if (left >= W)
         return V(widened)(storage, x, scale);

@@ -332,21 +332,21 @@ GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
  *             (Loshchilov & Hutter 2019)
  * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
  * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-GCKPTI_INLINED FLOATS V(decayed)(const gckpt_rates *a, FLOATS w)
+GCKPTI_INLINED FLOATS V(decayed)(const gckpt_update_constants *a, FLOATS w)
 {
     return V(fma)(V(set1)(-a->decay), w, w);
 }
-GCKPTI_INLINED void V(step_sgd)(const gckpt_rates *a, FLOATS g, FLOATS *w)
+GCKPTI_INLINED void V(step_sgd)(const gckpt_update_constants *a, FLOATS g, FLOATS *w)
 {
     *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_momentum)(const gckpt_rates *a, float momentum, FLOATS g, FLOATS *w,
+GCKPTI_INLINED void V(step_momentum)(const gckpt_update_constants *a, float momentum, FLOATS g, FLOATS *w,
                                      FLOATS *m)
 {
     *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
     *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
 }
-GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
 {
     FLOATS d = g * a->scale;
     *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);

@@ -62,8 +62,8 @@ static void gckpti_attention_work(gckpt_call *call, int shared)
     int64_t most = INT64_MAX / 4096 / unit;
     int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
     int64_t s = shared ? gckpti_min(k->d[1], most / d) : 0;
-    call->work_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
-    call->work_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
+    call->workspace_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
+    call->workspace_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -95,7 +95,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "q %S, k %S",
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
-    call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
+    call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_work(call, o->key_heads && o->key_heads < o->heads);
     return GCKPT_OK;
 }
@@ -167,7 +167,7 @@ static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int back
     if (!backward)
         gckpti_blank(call->out, call->out_bf16, at, n * h->c);
     for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
-        gckpti_blank((float *)call->aux, NULL, i * h->t + first, n);
+        gckpti_blank((float *)call->saved, NULL, i * h->t + first, n);
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
         const int64_t key = row * h->s * h->kc, behind = h->s - keys;
@@ -239,8 +239,8 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
             out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
         if (narrow)
             gckpti_to_bf16s(out, call->out_bf16 + at, d);
-        if (call->aux)
-            ((float *)call->aux)[i] = max + gckpti_log(sum);
+        if (call->saved)
+            ((float *)call->saved)[i] = max + gckpti_log(sum);
     }
 }
 
@@ -261,7 +261,7 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
         for (int64_t i = 0; i < t; i++) {
             int64_t at = at_q + i * c, key = at_k + j0 * h->kc, n = h->sight.keys - j0;
             const float *q = in[0].data + at, *g = call->grad_out + at;
-            float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
             const int64_t from = n > 0 ? gckpti_heads_unseen(h, i, j0, n) : 0;
             if (n <= from)
@@ -292,7 +292,7 @@ static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
     gckpti_heads h = gckpti_attention_begin(call, backward);
     const int64_t queries = h.heads * h.t;
-    float *rest = (float *)call->work;
+    float *rest = (float *)call->workspace;
     if (backward)
         gckpti_start_gradients(call, 0, 3);
     for (int64_t row = 0; row < call->shape.d[0]; row++) {
@@ -339,9 +339,9 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
                 gckpti_attention_flops_backward, gckpti_attention_lengths,
                 (unsigned)GCKPTI_CACHED | GCKPTI_NARROW | GCKPT_INDEX(3),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 /* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
 static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc *desc,

@@ -64,7 +64,7 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
     gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     int64_t all = v.size * v.inner, at = (begin + (p->moves ? call->position : 0)) * v.inner;
-    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    const gckpt_dequantisation *stored = gckpti_stored_of(call);
     if (backward && x->grad) {
         gckpti_start(x->grad, v.outer * all, x->accumulate);
         gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
@@ -74,10 +74,10 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
 GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
-static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_slice_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     const gckpti_slice *p = (const gckpti_slice *)attributes;
-    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     *rows = same;
     return !p->moves && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
@@ -158,9 +158,9 @@ static void gckpti_concat_by(const gckpt_call *call, int backward)
     }
 }
 GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
-static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_concat_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
-    const gckpt_rows same = { call->inputs, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
     const int axis = *(const int *)attributes;
     *rows = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
@@ -327,7 +327,7 @@ static void gckpti_greatest_by(const gckpt_call *call, float *out, void *at)
         gckpt_parallel(call, v.outer * parts, v.size * gckpti_min(v.inner, GCKPTI_PART),
                        gckpti_greatest_item, &s);
 }
-GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->aux))
+GCKPTI_BOTH_WAYS(max, (void)backward; gckpti_greatest_by(call, call->out, call->saved))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
     gckpti_greatest_by(call, NULL, call->out);
@@ -343,12 +343,12 @@ static gckpt_result gckpti_greatest_shape(gckpt_call *call, const char *op)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: an axis of %S is above 2^31 - 1", op,
                           &call->in[0].shape);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
     return result;
 }
 GCKPTI_REDUCES(max, gckpti_greatest_shape)
 GCKPTI_REDUCES(argmax, gckpti_greatest_shape)
-GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_AUX);
+GCKPTI_ROW(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_ROW_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                gckpti_argmax_below, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)

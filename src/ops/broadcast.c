@@ -137,10 +137,10 @@ static void gckpti_pair_gradient(const gckpt_call *call, int i,
         return;
     gckpti_broadcast_walk(&w, call, 1);
     r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
+    if (in->compensation && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        r.d = in->grad + w.at[i], r.low = in->low ? in->low + w.at[i] : NULL;
+        r.d = in->grad + w.at[i], r.low = in->compensation ? in->compensation + w.at[i] : NULL;
         r.own = in->data ? in->data + w.at[i] : NULL;
         r.other = other->data ? other->data + w.at[1 - i] : NULL;
         run(&r);
@@ -188,8 +188,8 @@ GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
 
 #define GCKPTI_EITHER (GCKPT_IN(0) | GCKPT_IN(1))
-GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), 0, 0)
-GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES(0), 0, 0)
+GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), 0, 0)
+GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES_GRAD(0), 0, 0)
 GCKPTI_PAIR(mul, times, times, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
 GCKPTI_PAIR(div, above, below, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_EITHER)
 GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
@@ -207,7 +207,7 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     int64_t o = 0;
     if (backward && !in->grad)
         return;
-    if (in->low || i == 0)
+    if (in->compensation || i == 0)
         gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
     if (i == 0) /* the condition's gradient is 0 */
         return;
@@ -217,8 +217,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
             const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
             const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
             const float g = backward && taken ? call->grad_out[o] : 0.0f;
-            if (in->low)
-                gckpti_sum_add(&in->grad[at], &in->low[at], g);
+            if (in->compensation)
+                gckpti_sum_add(&in->grad[at], &in->compensation[at], g);
             else if (backward)
                 gckpti_put(&in->grad[at], g, in->accumulate);
             else if (taken)

@@ -52,9 +52,9 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
                               channels, &call->in[i].shape);
     call->shape = *x;
     int64_t means = o->groups ? x->d[0] * o->groups : channels;
-    call->aux_bytes = 2 * (size_t)means * sizeof(float);
-    call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
-    call->work_backward = call->work_forward;
+    call->saved_bytes = 2 * (size_t)means * sizeof(float);
+    call->workspace_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
+    call->workspace_backward = call->workspace_forward;
     call->mixes_rows = !o->groups;
     return GCKPT_OK;
 }
@@ -93,7 +93,7 @@ static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int6
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->places * n;
-    float *room = (float *)call->work + 4 * worker * n;
+    float *room = (float *)call->workspace + 4 * worker * n;
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
     p.places = s->places, p.channels = n;
@@ -111,7 +111,7 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
     const int64_t b = i / s->runs, first = i % s->runs * s->run;
     const int64_t end = gckpti_min(first + s->run, s->channels);
     gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
-    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->aux;
+    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->saved;
     if (s->given) {
         memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
@@ -155,7 +155,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
     const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const int64_t first = i * s->run, end = gckpti_min(first + s->run, s->channels);
-    const float *aux = (const float *)call->aux;
+    const float *aux = (const float *)call->saved;
     const gckpt_arg *x = &call->in[0];
     for (int64_t b = 0; b < s->images; b++) {
         gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
@@ -182,9 +182,9 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 /* What batchnorm measured, times rows, to the running statistics. */
 static void gckpti_batchnorm_measured(const gckpti_channels *s)
 {
-    float *sums = (float *)s->call->work;
+    float *sums = (float *)s->call->workspace;
     for (int i = 1; i < 3; i++) {
-        const float *aux = (const float *)s->call->aux + (i - 1) * s->channels;
+        const float *aux = (const float *)s->call->saved + (i - 1) * s->channels;
         float unbiased = i == 2 && s->n > 1 ? s->n / (s->n - 1) : 1;
         for (int64_t c = 0; s->call->in[i].grad && c < s->channels; c++)
             sums[c] = gckpti_mul((float)s->call->rows, aux[c] * unbiased);
@@ -277,10 +277,10 @@ GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, backward, &gckpti_plain_cha
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
 GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
-           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
-           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED, GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
+           GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
            GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,

@@ -102,9 +102,9 @@ static void gckpti_conv_work(gckpt_call *call, int transposed)
     int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
     int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
     size_t unit = (size_t)call->threads * sizeof(float);
-    call->work_forward = (size_t)(transposed ? up : down) * unit;
+    call->workspace_forward = (size_t)(transposed ? up : down) * unit;
     down = transposed ? down : up;
-    call->work_backward = (size_t)(down > dw ? down : dw) * unit;
+    call->workspace_backward = (size_t)(down > dw ? down : dw) * unit;
 }
 
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
@@ -301,11 +301,11 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 }
 
 /* Zeros of the padding take part: rows of them give the same bits. */
-static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_conv2d_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     gckpti_conv2d *a = (gckpti_conv2d *)attributes;
     const int64_t over = (call->in[1].shape.d[0] - 1) * a->window.dilation[0];
-    const gckpt_rows window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
+    const gckpt_receptive_field window = { 1, a->window.stride[0], a->window.padding[0], (int32_t)over + 1,
                                 0.0f };
     *rows = window;
     a->window.padding[0] = 0;

@@ -29,7 +29,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
-    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    const gckpt_dequantisation *stored = gckpti_stored_of(call);
     float row[64];
     if (stored && gckpti_is_wide(call->out))
         gckpti_unpack(stored, at, n, call->out + r * n);

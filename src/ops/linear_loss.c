@@ -61,9 +61,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S must be (..,C), (V,C)", x, w);
     if (!gckpti_same_shape(&rows, targets))
         return gckpti_targets_fail(call, "linear_cross_entropy", targets, &rows, "x", x);
-    call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
-    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
+    call->saved_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -91,7 +91,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
     const int once = gckpti_head_once(call), have = backward && once;
-    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    float *work = (float *)call->workspace, *dw = backward ? w->grad : NULL;
     uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
     if (rounded && x->accumulate)
@@ -100,7 +100,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (once ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
-        gckpt_unpacking rows;
+        gckpt_dequantisation rows;
         gckpti_product t;
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
@@ -149,7 +149,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
                 *call->loss_count += l.counted;
             continue;
         }
-        l.aux = once ? (float *)call->work + parts.aux : l.aux;
+        l.aux = once ? (float *)call->workspace + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, 0, &parts);
             gckpti_loss_finish(&l);
@@ -185,9 +185,9 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                 gckpti_table_rows,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,

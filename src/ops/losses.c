@@ -282,7 +282,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = l->targets ? 0 : rows;
-    l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
+    l->aux = l->call->saved ? (float *)l->call->saved + 2 * row : NULL;
     for (int64_t r = 0; l->targets && r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
 }
@@ -317,7 +317,7 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     }
     if (!l->backward || !gckpti_has_weights(call) || !w->grad)
         return;
-    l->row = 0, l->aux = (float *)call->aux;
+    l->row = 0, l->aux = (float *)call->saved;
     gckpt_parallel(call, gckpti_elements(&w->shape),
                    (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
                    gckpti_loss_weight_item, l);
@@ -367,9 +367,9 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S must be (..,V)", name, x);
     if (!gckpti_same_shape(soft ? x : &rows, targets))
         return gckpti_targets_fail(call, name, targets, soft ? x : &rows, "logits", x);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->saved_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    call->unit = soft ? gckpti_last(x) : 0;
+    call->elements_per_count = soft ? gckpti_last(x) : 0;
     return gckpti_weights_fit(call, name, &rows);
 }
 
@@ -398,8 +398,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);

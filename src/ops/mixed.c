@@ -227,7 +227,7 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
         int64_t from;
         const int64_t n = gckpti_mixed_seen(s, r, &from), query = s->i + r;
         const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
-        const float lse = ((const float *)call->aux)[s->head * h->t + query];
+        const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
             delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),

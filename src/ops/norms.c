@@ -33,7 +33,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
                               i == o->gain ? "gain" : "bias", gckpti_last(x), &call->in[i].shape);
     call->shape = *x;
-    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
+    call->saved_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
     call->mixes_rows = x->n < 2;
     return GCKPT_OK;
 }
@@ -45,7 +45,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * n;
         float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
@@ -76,7 +76,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *in = call->in;
-    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->saved;
     const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
     gckpti_start_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
@@ -112,9 +112,9 @@ GCKPTI_BOTH_WAYS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layerno
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* in: x, gain, bias, of which both may be NULL. */
 static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)

@@ -160,7 +160,7 @@ static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int bac
     gckpti_dropping d = { gckpti_passage_of(call, backward), 1.0f / (1.0f - p), (uint32_t)least, 0,
                           { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
     d.least += (float)d.least < least;
-    d.at = call->row ? (uint64_t)call->row * (uint64_t)(d.way.n / call->rows) : 0;
+    d.at = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.way.n / call->rows) : 0;
     return d;
 }
 
@@ -180,7 +180,7 @@ static inline gckpti_dropping gckpti_dropping_of(const gckpt_call *call, int bac
 /* Element i of a gradient is a sum, with a low part where the plan has one. */
 GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
 {
-    gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
+    gckpti_sum_add(&to->grad[i], to->compensation ? to->compensation + i : NULL, x);
 }
 
 /* ---- ops/broadcast.c ---- */

@@ -19,7 +19,7 @@ GCKPTI_FLOPS(20)
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
-typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_rows *rows);
+typedef int (*gckpti_rows_rule)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 
 #define GCKPTI_PLANS(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
 
@@ -152,7 +152,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
         return gckpti_errors_shape(call, #name);                                                   \
     }                                                                                              \
     GCKPTI_BOTH_WAYS(name, gckpti_errors_by(call, backward, kind, gckpti_plain_errors()))          \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,   \
                __VA_ARGS__)
 #define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
@@ -192,7 +192,7 @@ GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int6
 GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call);
 
 /* x is what is stored so (NULL: nothing is): where factors are bf16, BF16 is one of these. */
-GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_dequantisation *u,
                                   gckpti_factor *x);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 

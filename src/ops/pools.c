@@ -74,14 +74,14 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
                           "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
                           o->size[1]);
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
     return result;
 }
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
     if (!gckpti_is_plain(call))
-        call->work_backward =
+        call->workspace_backward =
             (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
@@ -136,7 +136,7 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
-    uint16_t *tap = (uint16_t *)call->aux;
+    uint16_t *tap = (uint16_t *)call->saved;
     int64_t h, w, end, y = at->y;
     (void)worker;
     (void)gckpti_taps(s, 0, at->p, &h, &end);
@@ -181,7 +181,7 @@ static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_wi
         if (!backward)
             gckpti_start(to, n, 0);
         else if (add) {
-            float *share = (float *)call->work + worker * n;
+            float *share = (float *)call->workspace + worker * n;
             memcpy(share, from, (size_t)n * sizeof *share);
             s->divide(share, size, n);
             from = share;
@@ -227,26 +227,26 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
 /* Taps beyond x that are there, as -inf, are the greatest only where all are -inf; as +0 they add
  * nothing to a sum that starts at +0, and count (they do anyway). */
 static int gckpti_pool_rows(const gckpt_call *call, void *attributes, float beyond,
-                            gckpt_rows *rows)
+                            gckpt_receptive_field *rows)
 {
     gckpti_pool *o = (gckpti_pool *)attributes;
     const int i = call->in[0].shape.n == 3;
-    const gckpt_rows window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
+    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], beyond };
     *rows = window;
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_max_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     return gckpti_pool_rows(call, attributes, -GCKPTI_INFINITY, rows);
 }
-static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_average_pool_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     return gckpti_pool_rows(call, attributes, 0.0f, rows);
 }
 
 GCKPTI_ROW_OF_ROWS(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                   gckpti_max_pool_rows, 0, GCKPT_AUX);
+                   gckpti_max_pool_rows, 0, GCKPT_SAVED);
 GCKPTI_ROW_OF_ROWS(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
                    gckpti_average_pool_rows, 0, 0);
 

@@ -55,8 +55,8 @@ static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k
     int64_t da = gckpti_product_scratch(call, m, k, n);
     int64_t db =
         turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
-    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
-    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
@@ -133,12 +133,12 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_dequantisation *u,
                                   gckpti_factor *x)
 {
-    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORED_BF16;
+    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (halves)
-        x->bf16 = (const uint16_t *)u->packed;
+        x->bf16 = (const uint16_t *)u->quantised;
     else
         x->stored = u;
 }
@@ -149,7 +149,7 @@ static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->start = NULL, t->start_row = 0, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->work;
+    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->workspace;
 }
 
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
@@ -237,7 +237,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].compensation;
     if (!bias)
         return;
     gckpti_start(bias, n, call->in[2].accumulate);
@@ -257,9 +257,9 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 }
 
 /* x's rows, where one w serves all. */
-static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int gckpti_matmul_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
-    const gckpt_rows same = { 1, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attributes;
     *rows = same;
     return call->in[1].shape.n == 2;

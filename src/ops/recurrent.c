@@ -74,9 +74,9 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
     gckpti_sequence s = gckpti_sequence_of(call, 1);
     call->shape = *p;
     call->shape.d[2] = s.state;
-    call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
-    call->work_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
-    call->work_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -170,7 +170,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     const int64_t at = i * s->each, first = s->first + at, n = s->units;
     const int64_t m = gckpti_sequence_each(s, i);
     const size_t bytes = (size_t)n * sizeof(float);
-    float *state = (float *)s->call->work + worker * s->each * (s->state + s->gates);
+    float *state = (float *)s->call->workspace + worker * s->each * (s->state + s->gates);
     float *a = state + s->each * s->state;
     gckpti_start(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
@@ -188,7 +188,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.p = s->p->data + step * s->gates;
             cell.a = a + r * s->gates;
             cell.state = state + r * s->state;
-            cell.aux = s->call->aux ? (float *)s->call->aux + step * 4 * n : NULL;
+            cell.aux = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
             s->by->gates(&cell);
             if (s->call->out)
                 memcpy(s->call->out + step * s->state, cell.state,
@@ -224,7 +224,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.out = s->call->out + step * s->state;
             cell.h = gckpti_sequence_before(s, 0, b, t);
             cell.c = gckpti_sequence_before(s, 1, b, t);
-            cell.aux = (float *)s->call->aux + step * 4 * n;
+            cell.aux = (float *)s->call->saved + step * 4 * n;
             cell.d = d + r * s->state;
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
@@ -254,7 +254,7 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
     s.by = by;
     if (backward) {
-        s.turned = (float *)call->work;
+        s.turned = (float *)call->workspace;
         s.zero = s.turned + fast * s.units * s.gates;
         s.d = s.zero + s.units;
         s.h = s.d + most * s.state;
@@ -318,7 +318,7 @@ GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
 /* in[2] may be the bias or h0: then it needs less than this says. */
-#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
+#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
 GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);

@@ -40,8 +40,8 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
-    call->work_forward = (size_t)(x->d[1] * turned) * sizeof(float);
-    call->work_backward = call->work_forward;
+    call->workspace_forward = (size_t)(x->d[1] * turned) * sizeof(float);
+    call->workspace_backward = call->workspace_forward;
     return GCKPT_OK;
 }
 
@@ -55,7 +55,7 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
             gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
-        float sine, cosine, *to = (float *)call->work + begin * turned + i;
+        float sine, cosine, *to = (float *)call->workspace + begin * turned + i;
         for (int64_t position = begin; position < end; position++, to += turned) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
@@ -76,7 +76,7 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
         gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
+            const float *turn = (const float *)call->workspace + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, turn++) {
                 float a = from[i], b = from[i + half];
@@ -101,18 +101,18 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     if (!x || !desc)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
-    const int64_t turned = desc->turned ? desc->turned : d;
+    const int64_t turned = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
     const gckpti_rotary o = { desc->heads,
                               desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->first, INT32_MAX),
+                              (int)gckpti_min(desc->position, INT32_MAX),
                               0,
                               scale,
                               f != NULL };
-    size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
-    if (desc->first < 0 || desc->first > INT32_MAX)
+    size_t bytes = desc->position ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
+    if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
-                           desc->first, INT32_MAX);
+                           desc->position, INT32_MAX);
     if (!(scale > 0.0f && scale <= FLT_MAX) || (f && turned > 2 * GCKPTI_ROTARY_MOST))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "rotary: scale %g must be positive, frequencies at most %i, not %I",

@@ -20,13 +20,13 @@ GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by(call, backward, gck
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+                GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+           GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)

@@ -16,7 +16,7 @@ static uint64_t gckpti_gather_work(const gckpti_planner *p, int i)
     const gckpt_tensor *t = p->tensors[p->unit[gckpti_unit_of(p, i)].id];
     const size_t whole = gckpti_value_bytes(p, t);
     return i >= p->prologue && i < p->units && gckpti_is_gathered(p, t)
-               ? gckpti_copy_work(p->desc->link_work, (int64_t)(whole - gckpti_share_bytes(p, t)))
+               ? gckpti_copy_work(p->desc->link_cost, (int64_t)(whole - gckpti_share_bytes(p, t)))
                : 0;
 }
 
@@ -115,7 +115,7 @@ GCKPTI_FN gckpt_result gckpti_gather_ahead(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
     gckpt_result result = GCKPT_OK;
-    for (int tries = p->desc->link_beside && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (int tries = p->desc->overlap_communication && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
          tries > 0 && result == GCKPT_OK && gckpti_draft_ahead(p, most, &result); tries--) {
         if (result == GCKPT_OK)
             result = gckpti_place_draft(p);

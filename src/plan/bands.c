@@ -4,7 +4,7 @@
 
 GCKPTI_COLD
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* ---- bands: a run of ops that need no gradient, a few rows at a time ----
  * A run is ops one behind the other, of which all but the last are read by others of it alone. Of a
  * value between them there are the rows that its readers still need: the last ones move to the
@@ -51,31 +51,31 @@ GCKPTI_DATA const gckpt_op gckpti_op_bands = {
 
 /* ---- which ops may be in runs ---- */
 /* Whether input k of an op has rows, or is the same for all rows. */
-static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const gckpt_shape *q = &t->in[k]->shape;
     const int at = q->n - t->shape.n + 1;
     if (t->in[k]->batchless)
-        return t->op->rows || at < 0 || q->d[at] == 1;
+        return t->op->receptive_field || at < 0 || q->d[at] == 1;
     return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
-           (t->op->rows || q->d[1] == t->shape.d[1]);
+           (t->op->receptive_field || q->d[1] == t->shape.d[1]);
 }
 
 /* Finds how bands of an op are made, if they are. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
-    gckpt_rows rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
     const unsigned same = GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW;
     if (t->kind != GCKPTI_OP || t->batchless || p->active[t->id] || t->recompute || t->mixes ||
         gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
-        (!t->op->rows && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
+        (!t->op->receptive_field && !(t->op->flags & GCKPTI_OWN_ROW && t->op->flags & same)))
         return;
     gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
     call.shape = t->shape;
     o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
-    if (p->failed || (t->op->rows && !t->op->rows(&call, o->attributes, &rows)))
+    if (p->failed || (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
         return;
-    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.reach;
+    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.size;
     most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
     for (int k = 0; k < t->inputs; k++) {
         const int64_t n = gckpti_elements(&t->in[k]->shape);
@@ -125,9 +125,9 @@ static int gckpti_run_add(gckpti_run_maker *r, const gckpt_tensor *t, int id)
     return i;
 }
 
-static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_rows *rows)
+static void gckpti_run_link(gckpti_run_maker *r, int k, int from, const gckpt_receptive_field *rows)
 {
-    const gckpti_band_link link = { k, from, rows->stride, rows->before, rows->reach };
+    const gckpti_band_link link = { k, from, rows->stride, rows->padding, rows->size };
     r->link[r->head.links++] = link;
     r->step[r->head.steps - 1].links++;
 }
@@ -146,18 +146,18 @@ static int gckpti_run_input(gckpti_run_maker *r, const gckpt_tensor *t)
 }
 
 /* Whether an op reads rows beyond those of input k. */
-static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_rows *rows, int k)
+static int gckpti_reads_beyond(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
-    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->before + rows->reach;
-    return rows->before > 0 || end > t->in[k]->shape.d[1];
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
+    return rows->padding > 0 || end > t->in[k]->shape.d[1];
 }
 
 /* Adds an op; in front of it steps that copy inputs of the run of which it reads rows beyond. 0: it
  * cannot be in the run. */
 static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
 {
-    static const gckpt_rows whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
-    const gckpt_rows *rows = &r->op[t->id].rows;
+    static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field *rows = &r->op[t->id].rows;
     int from[GCKPT_MAX_INPUTS];
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k];
@@ -191,9 +191,9 @@ static int gckpti_run_add_op(gckpti_run_maker *r, const gckpt_tensor *t)
         room->readers++;
         if (!gckpti_reads_beyond(t, rows, k))
             continue;
-        if (room->padded++ && of->beyond != gckpti_bits(rows->beyond))
+        if (room->padded++ && of->beyond != gckpti_bits(rows->fill))
             return 0;
-        of->beyond = gckpti_bits(rows->beyond);
+        of->beyond = gckpti_bits(rows->fill);
     }
     r->op[t->id].step = step;
     return 1;
@@ -204,7 +204,7 @@ static void gckpti_run_in_place(gckpti_run_maker *r)
 {
     for (int i = 0; i < r->head.steps; i++) {
         const gckpti_band_step *q = &r->step[i];
-        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->rows; k++) {
+        for (int k = q->link; k < q->link + q->links && q->id >= 0 && !r->of[i]->op->receptive_field; k++) {
             const gckpti_band_link *in = &r->link[k];
             if (in->from < 0 || r->room[in->from].readers != 1 ||
                 r->step[in->from].width != q->width ||
@@ -255,11 +255,11 @@ static size_t gckpti_run_scratch(const gckpti_run_maker *r, int i)
     for (int k = 0; k < t->inputs; k++)
         if (!t->in[k]->batchless) {
             call.in[k].shape.d[0] = 1;
-            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.reach;
+            call.in[k].shape.d[1] = (int64_t)(r->room[i].most - 1) * o->rows.stride + o->rows.size;
         }
     call.threads = r->p->threads;
     call.plain = r->p->plain;
-    return t->op->shape(&call) == GCKPT_OK ? call.work_forward : SIZE_MAX;
+    return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
 }
 
 /* Adds a buffer; id: the step whose rows (i) or whose op's workspace (i + steps) it has. */

@@ -95,7 +95,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
                                i < 0                  ? GCKPT_BACKWARD
-                               : gckpti_is_hold(p, i) ? GCKPT_HOLD
+                               : gckpti_is_hold(p, i) ? GCKPT_OFFLOAD_DONE
                                : gckpti_reloads(p, i) ? GCKPT_RELOAD
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
@@ -191,7 +191,7 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int at, i
     }
     if (d->s.aux_end[at] >= 0)
         aux = gckpti_buffer_new(d, t->aux_bytes, x, d->place[d->s.aux_end[at]], t->id,
-                                GCKPT_BUFFER_AUX);
+                                GCKPT_BUFFER_SAVED);
     if (p->work_forward[t->id] && !reload)
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
@@ -308,9 +308,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_HOLD) {
+        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
             int v = d->latest[p->of[ins->id]];
-            int far = d->s.offloaded[ins->kind == GCKPT_HOLD ? x++ : v];
+            int far = d->s.offloaded[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -336,7 +336,7 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
            : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+           : kind == GCKPT_BUFFER_REDUCTION               ? GCKPT_BYTES_REDUCTION
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 

@@ -230,7 +230,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 {
     return d->optimiser == GCKPT_ADAMW           ? 2
            : d->optimiser == GCKPT_MOMENTUM      ? 1
-           : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
+           : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
                                                  : 0;
 }
 
@@ -342,13 +342,13 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->work = d->work;
     plan->hidden = d->hidden;
     plan->least_work = p->least_work;
-    plan->offload_work = desc->offload_work;
-    plan->offload_beside = desc->offload_beside != 0;
+    plan->offload_work = desc->offload_cost;
+    plan->offload_beside = desc->overlap_offload != 0;
     plan->offloaded = d->offloaded;
     plan->leaves = p->leaves;
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
-    plan->link_work = desc->link_work;
+    plan->link_work = desc->link_cost;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -400,12 +400,12 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
         call.plain = 1;
         (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
-                               !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
+                               !gckpti_counted(t->op) && call.elements_per_count > 1 ? call.elements_per_count : 1,
                                p->built ? p->built[id] : p->cost[id] };
         term[i] = q;
     }
     for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpt_pick *q = &p->desc->fetch[i];
+        const gckpt_fetch_spec *q = &p->desc->fetch[i];
         int id = q->tensor->base->id;
         pick[i].id = q->tensor->id;
         pick[i].gradient = q->gradient;

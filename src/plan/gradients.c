@@ -126,7 +126,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
         gckpti_reduction *sum = &p->reduction[k / p->levels];
         const gckpt_tensor *t = p->tensors[sum->id];
         int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
-        p->gradient[v].kind = GCKPT_BUFFER_TREE;
+        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
         sum->waits = k % p->levels ? sum->waits : v;
     }
     for (int id = 0; id < p->n; id++)
@@ -207,7 +207,7 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
         if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
             continue;
         int v = p->target[u->target + i].gradient;
-        if (t->op->flags & GCKPT_PASSES(i))
+        if (t->op->flags & GCKPT_PASSES_GRAD(i))
             gckpti_share_gradient(p, v, comes_in, u->nth, 1);
         else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
             gckpti_share_gradient(p, v, comes_in, u->nth, 0);
@@ -262,7 +262,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
             size_t half = (size_t)gckpti_share_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
             gckpti_gradient *room = &p->gradient[work];
-            room->kind = GCKPT_BUFFER_TREE;
+            room->kind = GCKPT_BUFFER_REDUCTION;
             room->id = half > room->size ? sum->id : room->id;
             room->size = half > room->size ? half : room->size;
             sum->work = work;

@@ -115,7 +115,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-         (unsigned)in.kind > GCKPT_HOLD))
+         (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -158,8 +158,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_HOLD) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_HOLD ? 2 : 1) * p->units);
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->units);
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
@@ -263,9 +263,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
+    if (mode == GCKPT_SQRT && p->desc->segment_size == 0)
         return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->segment_size);
     if (result == GCKPT_OK)
         gckpti_keep_draft(p);
     return result;

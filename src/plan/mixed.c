@@ -25,7 +25,7 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
+        const gckpt_fetch_spec *pick = &p->desc->fetch[i];
         int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
         if (pick->tensor && pick->tensor->graph == p->g)
             p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
@@ -118,7 +118,7 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
     size_t all = backward ? p->work_backward[ins->id] : p->work_forward[ins->id];
     for (int i = 0; i < t->inputs; i++)
         if (copy[2 * i + 1] != GCKPTI_NONE && copy[out + 1] != GCKPTI_NONE &&
-            t->op->flags & GCKPT_PASSES(i) && !(ins->accumulate >> i & 1) &&
+            t->op->flags & GCKPT_PASSES_GRAD(i) && !(ins->accumulate >> i & 1) &&
             gckpti_same_shape(&t->in[i]->shape, &t->shape))
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
@@ -136,7 +136,7 @@ GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_node *node
     const gckpti_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
     const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
     const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
-    return q && !q->external && q->storage == GCKPT_STORED_F32 ? i : -1;
+    return q && !q->external && q->storage == GCKPT_STORAGE_F32 ? i : -1;
 }
 
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)

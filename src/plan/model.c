@@ -106,7 +106,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
             continue;
         gradients++;
         call->in[k].grad = &wanted;
-        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
+        backward += t->op->flags & GCKPT_PASSES_GRAD(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
@@ -153,8 +153,8 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
-    p->g->other_rows = result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-                  call.work_backward > PTRDIFF_MAX / 4;
+    p->g->other_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
+                  call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->other_rows)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
@@ -166,13 +166,13 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                             t, p->g->rows);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
-    p->work_forward[i] = call.work_forward;
-    p->work_backward[i] = call.work_backward;
+    p->work_forward[i] = call.workspace_forward;
+    p->work_backward[i] = call.workspace_backward;
     gckpti_mark_op(p, t, precision);
     size_t forward = gckpti_copy_bytes(p, t, 0);
     size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
-    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+    p->work_forward[i] += call.workspace_forward ? gckpti_round_up(forward, 64) : forward;
+    p->work_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model[i] = gckpti_model_cost(p, t, &call);
     p->cost[i] = !p->desc->costs                           ? p->model[i]
@@ -224,7 +224,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
         if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
             needed[i] = 1;
-        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
+        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_SAVED && t->aux_bytes > 0);
         for (int k = 0; k < t->inputs; k++)
             needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
     }
@@ -264,7 +264,7 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     if (mask & GCKPT_OUT)
         gckpti_add_link(p, u->read, p->of[u->id]);
     u->reads = p->link_count - u->read;
-    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+    u->reads_aux = mask & GCKPT_SAVED && t->aux_bytes > 0;
 }
 
 /* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
@@ -313,7 +313,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (gckpti_is_gathered(p, q)) {
                 size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
                 p->cost[q->id].forward = gckpti_add_work(
-                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
+                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_cost, (int64_t)bytes));
             }
             gckpti_add_unit(p, q, prologue);
             if (!prologue)

@@ -62,12 +62,12 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
 /* ---- plan/bands.c, plan/runs.c ---- */
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 enum { GCKPTI_RUN = 64, GCKPTI_RUN_STEPS = GCKPTI_RUN + GCKPT_MAX_INPUTS };
 
 /* What is known of an op: rows.inputs 0: it is in no run. */
 typedef struct {
-    gckpt_rows rows;
+    gckpt_receptive_field rows;
     void *attributes; /* for bands */
     int last;         /* the last op that reads it; p->n: the program does */
     int step;         /* of a run that is being made; -1: none */
@@ -131,7 +131,7 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
 /* plan/model.c */
 GCKPTI_FN uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b);
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* plan/bands.c */
 extern GCKPTI_DATA const gckpt_op gckpti_op_bands;
 GCKPTI_FN void gckpti_find_row_ops(gckpti_run_maker *r);

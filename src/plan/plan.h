@@ -212,7 +212,7 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
     X(int64_t, batch, INT64_MAX) X(int64_t, rows, 0)                                               \
     X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
-    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_CUSTOM_OPTIMISER)        \
     X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
     X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
     X(int, form, GCKPTI_FORMS - 1) X(int, bands, 1)      /* gckpti_variant */                      \
@@ -264,9 +264,9 @@ struct gckpt_plan {
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
-    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
-    GCKPTI_RUNS_BANDS = GCKPTI_WITH_BANDS,
+    GCKPTI_RUNS_BANDS = GCKPTI_WITH_TILES,
     GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
@@ -582,7 +582,7 @@ static inline int gckpti_is_offered(const gckpti_planner *p)
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
 /* ---- plan/bands.c ---- */
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* What the next band, to row `end` of the output, needs and lets go, by step. */
 GCKPTI_FN void gckpti_bands_next(const gckpti_bands *b, const gckpti_band_step *step,
                                  const gckpti_band_link *links, gckpti_band_at *at, int32_t end);

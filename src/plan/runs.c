@@ -4,7 +4,7 @@
 
 GCKPTI_COLD
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* Puts a run in place of its last op; those inside run as bands have it. */
 static void gckpti_put_run(gckpti_run_maker *r, gckpti_scratch *pass, const int *id, int n)
 {

@@ -40,7 +40,7 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. Indices that an op gave it may read
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_SAVED bits. Indices that an op gave it may read
  * without saying so, since those that are fed are always there. */
 GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
@@ -146,5 +146,5 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
 
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
 {
-    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+    return gckpti_copy_work(p->desc->offload_cost, gckpti_parts_bytes(&p->unit[unit], parts));
 }

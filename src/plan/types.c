@@ -17,7 +17,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
         o->aux = *stored++;
     }
     o->more = stored;
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_HOLD)
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_OFFLOAD_DONE)
         return;
     if (ins->kind != GCKPT_UPDATE)
         o->work = *stored++;
@@ -115,7 +115,7 @@ GCKPTI_FN int gckpti_has_single(const gckpt_plan *p, int64_t rows)
     return single;
 }
 
-GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {

@@ -13,8 +13,8 @@ static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gc
     gckpti_operands_of(p->operands, ins, node->inputs, o);
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
     c->out = gckpti_at(e, o->out);
-    c->aux = gckpti_at(e, o->aux);
-    c->work = gckpti_at(e, o->work);
+    c->saved = gckpti_at(e, o->aux);
+    c->workspace = gckpti_at(e, o->work);
     for (int i = 0; i < node->inputs; i++) {
         const int base = p->nodes[node->in[i]].base;
         const void *data = o->in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o->in[i].value)
@@ -63,7 +63,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, p->operands[ins->operands]), c);
         return GCKPT_OK;
@@ -111,11 +111,11 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
-        arg->low = (float *)c->work;
-        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
-        gckpti_on(e)->fill(c, arg->low, 0, n);
+        arg->compensation = (float *)c->workspace;
+        c->workspace = (unsigned char *)c->workspace + gckpti_round_up((size_t)n * sizeof(float), 64);
+        gckpti_on(e)->fill(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_ON)
-        arg->low = arg->grad + n;
+        arg->compensation = arg->grad + n;
 }
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
@@ -146,7 +146,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     gckpti_call_of(e, ins, &o, c);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
@@ -305,7 +305,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
     }
-    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+    if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
         result = gckpti_join(e, e->step.pc + 1, result);
     gckpti_paint_dead(e);
     e->step.pc++;

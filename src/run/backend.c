@@ -53,13 +53,13 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
         while (!cpu)
             cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
         *on = *cpu;
-        on->unpack = p->packed ? gckpti_packed_unpack : NULL;
+        on->dequantise = p->packed ? gckpti_packed_unpack : NULL;
         e->on.isa = (gckpt_isa)isa;
         return GCKPT_OK;
     }
-    if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
+    if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                           (!b->move || (b->host_get && b->host_release && b->join))))
+                           (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
@@ -74,8 +74,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->convert = b->convert ? b->convert : plain->convert;
     on->update = b->update ? b->update : plain->update;
     on->finish = b->finish ? b->finish : plain->finish;
-    if (p->packed && !b->own_memory && !b->unpack)
-        on->unpack = gckpti_packed_unpack;
+    if (p->packed && !b->own_memory && !b->dequantise)
+        on->dequantise = gckpti_packed_unpack;
 #endif
     return GCKPT_OK;
 }

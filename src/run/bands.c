@@ -1,7 +1,7 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
 /* ---- a run of ops in bands of rows (plan/bands.c) ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -22,7 +22,7 @@ static float *gckpti_band_row(const gckpti_band_run *r, int i, int32_t row)
     const gckpti_band_step *q = &r->step[i];
     if (i == r->head->steps - 1)
         return r->call->out + (r->sample * q->height + row) * q->width;
-    float *first = (float *)(void *)((unsigned char *)r->call->work + q->at);
+    float *first = (float *)(void *)((unsigned char *)r->call->workspace + q->at);
     return first + (ptrdiff_t)(row - r->at[i].low) * q->width;
 }
 
@@ -83,7 +83,7 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
     const gckpti_band_at *at = &r->at[i];
     const int32_t first = gckpti_band_first(at), stop = gckpti_band_stop(q, at);
     const int own = i == r->head->steps - 1;
-    gckpt_unpacking stored;
+    gckpt_dequantisation stored;
     gckpti_band_beyond(r, i, at->high, at->need < 0 ? at->need : 0);
     gckpti_band_beyond(r, i, at->high > q->height ? at->high : q->height, at->need);
     if (first >= stop)
@@ -103,11 +103,11 @@ static void gckpti_band_make(const gckpti_band_run *r, int i, gckpt_call *c)
         node.attributes = (gckpti_nth)(node.attributes + (uint32_t)r->head->own / 4);
     }
     gckpti_call_start(r->e, &node, q->id, gckpti_micro_rows(r->e), c);
-    c->row += r->sample * c->rows / c->shape.d[0];
+    c->first_row += r->sample * c->rows / c->shape.d[0];
     c->rows = 1;
     c->shape.d[0] = 1, c->shape.d[1] = stop - first;
     c->out = gckpti_band_row(r, i, first);
-    c->work = (unsigned char *)r->call->work + q->work;
+    c->workspace = (unsigned char *)r->call->workspace + q->work;
     gckpti_band_reads(r, &node, q, first, stop - first, c);
     if (r->e->plan->packed)
         gckpti_call_stored(r->e, &node, GCKPT_FORWARD, c, &stored);
@@ -118,7 +118,7 @@ GCKPTI_FN void gckpti_bands_forward(const gckpt_call *call)
 {
     const gckpti_bands *b = (const gckpti_bands *)call->attributes;
     const gckpti_band_step *step = (const gckpti_band_step *)(const void *)(b + 1);
-    unsigned char *room = (unsigned char *)call->work + b->at;
+    unsigned char *room = (unsigned char *)call->workspace + b->at;
     const size_t past = (uintptr_t)room % GCKPTI_ALIGN;
     gckpt_call *c = (gckpt_call *)(void *)(room + (past ? GCKPTI_ALIGN - past : 0));
     gckpti_band_run r = { (const gckpt_exec *)call->graph,

@@ -41,7 +41,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
     if (e->caches.of == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0,
                     bytes);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {

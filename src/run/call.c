@@ -72,10 +72,10 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
         memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
         c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
     }
-    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
+    c->out = NULL, c->grad_out = NULL, c->saved = NULL, c->workspace = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
     c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
-    c->rounded = 0, c->packed = NULL;
+    c->rounded = 0, c->quantised = NULL;
 }
 
 /* Shapes, attributes and everything else that does not come from the arena, into the call that is
@@ -93,7 +93,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->step.row;
+    c->first_row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
     c->position = gckpti_position(e);
     c->id = id;

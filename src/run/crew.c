@@ -8,8 +8,8 @@
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    const int copies = gckpti_on(e)->own_memory && by && !by->on_backend;
+    const gckpt_transport *by = e->desc.transport;
+    const int copies = gckpti_on(e)->own_memory && by && !by->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
@@ -44,7 +44,7 @@ GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    const gckpt_transport *by = p->ranks > 1 ? e->desc.transport : NULL;
     if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
                          by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -59,7 +59,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
-    s->queues = by && s->on->beside && s->on->rejoin && by->enqueue && by->landed && by->give_up;
+    s->queues = by && s->on->use_comm_queue && s->on->wait_comm_queue && by->enqueue && by->enqueued_done && by->abort;
     return GCKPT_OK;
 }
 
@@ -179,7 +179,7 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
     return gckpti_meet(e, result);
 }
 
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
+GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }

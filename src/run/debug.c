@@ -28,7 +28,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
                                       const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->aux };
+    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
     const int64_t aux = (int64_t)(node->aux_bytes / 4);
     const int64_t n[2] = { gckpti_elements(&c->shape),
                            node->batchless ? aux : aux / e->plan->rows * c->rows };
@@ -57,7 +57,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     return GCKPT_OK;
 }
 
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
+/* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What began before a loop's body outlives each round. */
@@ -65,7 +65,7 @@ GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
         return;
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
@@ -85,7 +85,7 @@ GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
     if (gckpti_measures(e))
         gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
                     e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
         gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
@@ -286,7 +286,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_pass_start(e, ins, &pass);
     if (!done)
         gckpti_see_all(&s, pass.gradient, 0, pass.elements, id, 1);

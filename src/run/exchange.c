@@ -18,8 +18,8 @@
 /* There will be no exchange any more; the program is told to give up. */
 GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
-    if (!s->broken && s->engine->give_up)
-        s->engine->give_up(s->engine->user);
+    if (!s->broken && s->engine->abort)
+        s->engine->abort(s->engine->user);
     s->broken = 1;
     s->busy = s->tree.bit = 0;
 }
@@ -40,7 +40,7 @@ GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size
 /* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
-    int (*ask)(void *) = s->lands ? s->engine->landed : s->engine->done;
+    int (*ask)(void *) = s->lands ? s->engine->enqueued_done : s->engine->done;
     int done = !s->busy || !ask ? 1 : ask(s->engine->user);
     if (done < 0)
         gckpti_break(s);
@@ -54,7 +54,7 @@ static int gckpti_is_done(gckpti_peers *s)
 /* Until it is done; 0: it never will be. */
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
-    const gckpt_ranks *by = s->engine;
+    const gckpt_transport *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
     while (!gckpti_is_done(s))
         if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
@@ -84,7 +84,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = s->on;
-    const int copies = b->own_memory && !s->engine->on_backend;
+    const int copies = b->own_memory && !s->engine->device_aware;
     const gckpti_tree *t = &s->tree; /* what a gather sends on has come from others */
     const int own = t->kind != GCKPTI_GATHER || t->bit == s->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
@@ -195,7 +195,7 @@ static void gckpti_go_on_by(gckpti_crew *g, const gckpt_call *c, int left)
 {
     gckpti_peers *s = &g->peers;
     if (s->queues && g->flights > left) {
-        s->on->rejoin(s->on->context, left);
+        s->on->wait_comm_queue(s->on->context, left);
         memmove(g->flight, g->flight + g->flights - left, (size_t)left * sizeof *g->flight);
         g->flights = left;
     }
@@ -232,12 +232,12 @@ GCKPTI_FN void gckpti_fly(gckpt_exec *e, const gckpti_flight *next)
     gckpti_bare_call(e, &c);
     gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS - 1);
     g->flight[g->flights++] = *next;
-    s->queue = s->queues ? s->on->beside(s->on->context, 1) : NULL;
+    s->queue = s->queues ? s->on->use_comm_queue(s->on->context, 1) : NULL;
     if (g->flights == 1 || s->queue)
         gckpti_tree_begin(s, next);
     if (s->queue) {
         s->aloft = gckpti_tree_poll(s, &c, 0); /* nothing is under way for the host */
-        s->on->beside(s->on->context, 0);
+        s->on->use_comm_queue(s->on->context, 0);
         s->queue = NULL;
     }
     gckpti_go_on_by(g, &c, GCKPTI_FLIGHTS);

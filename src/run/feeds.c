@@ -163,7 +163,7 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). What
+ * has GCKPT_COUNT_FROM_FEEDS, or there are several, which then must keep to it (check_counts). What
  * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
@@ -194,7 +194,7 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !gckpti_streams(e));
+        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_streams(e));
         memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
         e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
@@ -249,7 +249,7 @@ GCKPTI_FN int gckpti_are_promised(const gckpt_exec *e)
     int promised = gckpti_on(e)->own_memory && !gckpti_infers(p);
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
     return promised;
 }
 

@@ -73,17 +73,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
         arg->bytes = (const uint8_t *)gckpti_borrow(&s, arg->bytes, NULL, size);
         arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
-        arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
+        arg->compensation = (float *)gckpti_borrow(&s, arg->compensation, arg->compensation, size * 4);
         arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
     c.out = (float *)gckpti_borrow(&s, c.out, c.out, n * 4);
     c.out_bf16 = (uint16_t *)gckpti_borrow(&s, c.out_bf16, c.out_bf16, n * 2);
-    c.aux = gckpti_borrow(&s, c.aux, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.saved = gckpti_borrow(&s, c.saved, c.saved, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow(&s, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow(&s, c.loss_count, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? s.room.base + s.room.used : NULL; /* all the rest */
+    c.workspace = c.workspace ? s.room.base + s.room.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -106,10 +106,10 @@ GCKPTI_FN gckpt_result gckpti_join(gckpt_exec *e, int x, gckpt_result result)
     int later = e->offload.pending - n;
     if (!e->offload.moves && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* nothing may be written any more */
-    } else if (e->offload.moves && gckpti_on(e)->join_but && later) {
-        gckpti_on(e)->join_but(gckpti_on(e)->context, later);
+    } else if (e->offload.moves && gckpti_on(e)->wait_copies_until && later) {
+        gckpti_on(e)->wait_copies_until(gckpti_on(e)->context, later);
     } else if (e->offload.moves) {
-        gckpti_on(e)->join(gckpti_on(e)->context);
+        gckpti_on(e)->wait_copies(gckpti_on(e)->context);
         later = 0;
     }
     memmove(due, due + e->offload.pending - later, (size_t)later * sizeof *due);
@@ -127,7 +127,7 @@ static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
     size_t end = x + 1 < (int)p->length ? p->list[x + 1].operands : p->operand_count;
     while (k < end && p->operands[k] != offset)
         k++;
-    return k < end && p->list[x].kind != GCKPT_HOLD;
+    return k < end && p->list[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
 /* Notes a copy that was begun, and the first instruction that must wait for it: the first one that
@@ -135,7 +135,7 @@ static int gckpti_touches(const gckpt_plan *p, int x, size_t offset)
 static void gckpti_note_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    const int paints = gckpti_debug(e) & GCKPT_DEBUG_PAINT;
+    const int paints = gckpti_debug(e) & GCKPT_DEBUG_POISON;
     int due = (int)p->length, pc = e->step.pc;
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *life = &p->lives[i];
@@ -163,7 +163,7 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
                                             : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
     if (e->offload.moves) {
-        gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+        gckpti_on(e)->copy_async(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -194,7 +194,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     size_t value = gckpti_node_bytes(p, node);
     gckpt_result result = GCKPT_OK;
     gckpti_operands o;
-    if (ins->kind == GCKPT_HOLD)
+    if (ins->kind == GCKPT_OFFLOAD_DONE)
         return GCKPT_OK; /* lives tell how long bytes are kept */
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (!node->batchless)
@@ -209,7 +209,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
+    c.saved = gckpti_at(e, o.aux);
     return gckpti_compare(e, ins, &c,
                           node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }

@@ -14,7 +14,7 @@ GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
-    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
+    return gckpti_on(e)->memory_hint ? gckpti_on(e)->memory_hint(gckpti_on(e)->context) : "";
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -75,7 +75,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
         int64_t n = p->params[i].trained                       ? p->params[i].elements
-                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                    : p->params[i].storage != GCKPT_STORAGE_F32 ? GCKPTI_JOB
                                                                : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
@@ -90,7 +90,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
         (void)node->op->shape(&c);
-        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        size_t bytes = c.workspace_forward > c.workspace_backward ? c.workspace_forward : c.workspace_backward;
         bytes += node->aux_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
             bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
@@ -125,7 +125,7 @@ static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *o
     const gckpt_plan *p = e->plan;
     const int own = gckpti_on(e)->own_memory;
     const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_share(p, p->batch, 0, NULL);
+    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
@@ -163,7 +163,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
     const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
     gckpti_block *on = apart ? &own : &host;
-    e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    e->offload.moves = apart && by->copy_async && !e->desc.offload && p->offloaded;
     e->offload.begins = e->offload.moves || (!apart && e->desc.wait);
     size_t copies = 0; /* begun at once, at the most */
     for (size_t x = 0; x < p->length && e->offload.begins; x++)
@@ -180,7 +180,7 @@ static size_t gckpti_exec_pieces(gckpt_exec *e)
         on, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
     e->update.squares =
         (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
-    if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+    if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *at = (unsigned char *)gckpti_carve(on, aligned ? p->alignment : 0, 1);
@@ -232,7 +232,7 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORED_F32)
+        if (q.storage == GCKPT_STORAGE_F32)
             q.elements =
                 gckpti_shared(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
@@ -267,7 +267,7 @@ GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of tables, copied feeds and operands%s",
                             host, own ? "" : ", and the step arena");
     if (own && own < most)
-        e->blocks.own = (unsigned char *)b->get(b->context, own, p->alignment);
+        e->blocks.own = (unsigned char *)b->allocate(b->context, own, p->alignment);
     if (own && !e->blocks.own)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of arena, sums, feeds, caches%s", own,

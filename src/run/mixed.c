@@ -115,7 +115,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
     c.shape = s->row ? gckpt_shape2(n / s->row, s->row) : gckpt_shape1(n);
-    c.aux = c.aux ? (unsigned char *)c.aux + (size_t)(at / s->row) * s->aux : NULL;
+    c.saved = c.saved ? (unsigned char *)c.saved + (size_t)(at / s->row) * s->aux : NULL;
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + at : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + at : NULL;
@@ -135,7 +135,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->index = in->index ? in->index + at : NULL;
         in->bytes = in->bytes ? in->bytes + at : NULL;
-        in->low = in->low ? in->low + at : NULL;
+        in->compensation = in->compensation ? in->compensation + at : NULL;
         in->grad = in->grad ? in->grad + at
                             : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
     }
@@ -168,7 +168,7 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
             sums |= in->grad != NULL;
             continue;
         }
-        if (op->flags & GCKPT_PASSES(i) && in->grad_bf16 == own.grad_out_bf16)
+        if (op->flags & GCKPT_PASSES_GRAD(i) && in->grad_bf16 == own.grad_out_bf16)
             in->grad_bf16 = NULL; /* it is there already */
         parts |= in->grad || in->grad_bf16;
         rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;

@@ -33,10 +33,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it trains; this build (GCKPT_NO_TRAINING) runs GCKPT_INFERENCE");
-    if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
+    if (p->packed && !gckpti_has_storage(GCKPT_STORAGE_I8))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: it has packed parameters, which this build leaves out "
-                            "(GCKPT_NO_PACK)");
+                            "(GCKPT_NO_QUANT)");
     if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -63,16 +63,16 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->own_optimiser)
+    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->custom_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
-            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; desc.own_optimiser is missing");
     if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->own_optimiser || d->parallel_for))
+    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
     if (d->debug && !GCKPTI_RUNS_DEBUG)
@@ -97,7 +97,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
     if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
-                            "(gckpt_store_pack), or make a new plan",
+                            "(gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
     if (gckpti_updates(planned) && q->p.frozen)
@@ -110,7 +110,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_p
                             "it",
                             who, name, begun ? "got" : "holds",
                             begun ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORED_I8) && begun && planned->trained &&
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && begun && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state when it was packed; make a new executor",
@@ -257,7 +257,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORED_F32;
+            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -351,7 +351,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = GCKPTI_RUNS_BACKENDS && !gckpti_on(e)->own_memory && plan->threads > 1 &&
                gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
                             gckpti_picks_write_back(plan);
     gckpti_recording_open(e);
     gckpti_ok(store);

@@ -40,7 +40,7 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 #ifndef GCKPT_NO_TRAINING
 /* A pass that takes a gradient from sums to what an update needs, with its square sums. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
 #else /* plans of inference come to none of this */
 #define gckpti_pass_start(e, ins, pass) memset(pass, 0, sizeof *(pass))
 #define gckpti_run_one_update(...)      GCKPT_OK
@@ -136,7 +136,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
                                 float *to);
 
 /* Narrows a pass over a parameter to what this rank updates. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass);
 
 /* A parameter was updated: where each rank has all its values, begins to bring them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
@@ -164,7 +164,7 @@ static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) {
 #endif
 
 /* ---- run/picks.c ---- */
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 /* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
 
@@ -348,11 +348,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #endif
 
 /* ---- run/packed.c ---- */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, int kind,
-                                  gckpt_call *c, gckpt_unpacking *stored);
+                                  gckpt_call *c, gckpt_dequantisation *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)         ((void)(c))
 #define gckpti_call_stored(e, node, kind, c, stored) ((void)(stored))

@@ -1,4 +1,4 @@
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
 #include "run/own.h"
 #include "graph/graph.h"
 

@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 /* What one run of an op's instruction computes, reads and writes. */
-static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckpt_spent *to)
+static void gckpti_profile_work(const gckpt_exec *e, const gckpti_ins *ins, gckpt_profile_entry *to)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -47,9 +47,9 @@ static void gckpti_profile_run(void *context)
     gckpt_call c;
     gckpti_bare_call(t->e, &c);
     while ((t->result = gckpti_advance(t->e, &c)) == GCKPT_MORE) {
-        gckpt_spent *to = &t->to->spent[t->e->step.pc - 1];
+        gckpt_profile_entry *to = &t->to->entries[t->e->step.pc - 1];
         gckpti_on(t->e)->finish(gckpti_on(t->e)->context);
-        const double now = t->to->seconds(t->to->user);
+        const double now = t->to->clock(t->to->user);
         to->seconds += now - t->last;
         to->runs++;
         t->last = now;
@@ -65,7 +65,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    if (!profile || !profile->seconds || !profile->spent || profile->count != (int)p->length) {
+    if (!profile || !profile->clock || !profile->entries || profile->count != (int)p->length) {
         t.result = gckpti_error(exec, GCKPT_E_ARG,
                                 "profile_step: needs a clock and room for gckpt_plan_length times");
         if (gckpti_is_under_way(exec))
@@ -75,17 +75,17 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
     }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].op)
-            gckpti_profile_work(exec, &p->list[x], &profile->spent[x]);
-    const double start = profile->seconds(profile->user);
+            gckpti_profile_work(exec, &p->list[x], &profile->entries[x]);
+    const double start = profile->clock(profile->user);
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, goal, hyper);
     if (result != GCKPT_OK)
         return result;
-    t.last = profile->seconds(profile->user);
+    t.last = profile->clock(profile->user);
     result = gckpti_run_in_team(exec, gckpti_profile_run, &t, &t.result);
     result = result == GCKPT_OK ? gckpti_finish_step(exec, &profile->report) : result;
     if (result == GCKPT_OK && !hyper)
         gckpti_add_positions(exec, rows);
-    profile->all += profile->seconds(profile->user) - start;
+    profile->total_seconds += profile->clock(profile->user) - start;
     profile->steps += result == GCKPT_OK || result == GCKPT_SKIPPED;
     return result;
 }

@@ -8,7 +8,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
+        gckpti_on(e)->replay && gckpti_on(e)->captured && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
@@ -18,7 +18,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
             can = e->offload.moves;
         else if (!node->op)
-            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -38,8 +38,8 @@ GCKPTI_FN void gckpti_recording_open(gckpt_exec *e)
 
 GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 {
-    if (gckpti_on(e)->forget)
-        gckpti_on(e)->forget(gckpti_on(e)->context, e);
+    if (gckpti_on(e)->discard_captures)
+        gckpti_on(e)->discard_captures(gckpti_on(e)->context, e);
 }
 
 GCKPTI_WARM
@@ -63,7 +63,7 @@ GCKPTI_FN int gckpti_repeat(gckpt_exec *e)
                                          : pc;
     if (e->recording.end == pc)
         return 0;
-    gckpt_moment m = { e,
+    gckpt_step_params m = { e,
                        part,
                        e->step.row,
                        gckpti_micro_rows(e),
@@ -78,7 +78,7 @@ GCKPTI_FN int gckpti_repeat(gckpt_exec *e)
         e->recording.scales[i].id = p->terms[i].id;
         e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->recording.now = !gckpti_on(e)->replay(gckpti_on(e)->context, &m);
     e->step.pc = e->recording.now ? pc : e->recording.end;
     return !e->recording.now;
 }
@@ -97,7 +97,7 @@ GCKPTI_FN void gckpti_recorded(gckpt_exec *e)
     if (e->recording.from == e->plan->body && e->step.pc == e->plan->epilogue)
         gckpti_join(e, INT32_MAX, GCKPT_OK); /* copies in it end in it; a part of it has none */
     e->recording.now = 0;
-    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
+    if (!gckpti_on(e)->captured(gckpti_on(e)->context)) {
         e->recording.possible = e->recording.asked = 0;
         e->step.pc = e->recording.from;
     }

@@ -70,7 +70,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
-            const int whole = q->p.storage == GCKPT_STORED_F32 &&
+            const int whole = q->p.storage == GCKPT_STORAGE_F32 &&
                               !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(e->crew->room / sizeof *x));
@@ -231,12 +231,12 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     gckpti_sum_counts(e, own);
     e->step.rows = g->totals[p->term_count].count;
     result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL))
+    if (result == GCKPT_OK && own != gckpt_plan_rank_rows(p, e->step.rows, g->peers.rank, NULL))
         result =
             gckpti_error(e, GCKPT_E_ARG,
                          "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                         "%I are this rank's (gckpt_plan_share)",
-                         own, e->step.rows, gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL));
+                         "%I are this rank's (gckpt_plan_rank_rows)",
+                         own, e->step.rows, gckpt_plan_rank_rows(p, e->step.rows, g->peers.rank, NULL));
     result = gckpti_meet(e, result);
     if (result == GCKPT_OK)
         gckpti_set_round(e);
@@ -352,7 +352,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
             gckpti_due(e), sum, gckpti_at(e, o.work), gckpti_at(e, o.shard), n
         };
         gckpti_fly(e, &begun);
-        if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) /* it paints too early */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* it paints too early */
             gckpti_go_on(e, 0);
     }
 }
@@ -379,7 +379,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 /* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
  * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
  * further accumulators are whole, so they are read from the share on. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);

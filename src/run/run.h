@@ -108,7 +108,7 @@ typedef struct {
 
 /* This rank and what it has under way with the others. */
 typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_transport *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
     int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
@@ -261,7 +261,7 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_RANKS
     struct gckpti_crew *crew; /* NULL: one leaf and one rank */
 #endif
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
     gckpti_exec_pick *picks; /* by pick of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES

@@ -6,7 +6,7 @@
 static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
 {
     *first = 0;
-    return gckpti_crew_of(e) ? gckpt_plan_share(e->plan, rows, e->store->rank, first) : rows;
+    return gckpti_crew_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
 /* As many rows as the plan takes in a step or call. */

@@ -47,7 +47,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
     return gckpti_run_step(exec, instructions, report);
 }
 
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
+GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 {
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)

@@ -27,7 +27,7 @@ static float gckpti_setting(float value, float fallback)
 }
 
 /* Of what is measured: from sums weighted by rows to the mean. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -49,7 +49,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_call_between(e, &c);
     gckpti_pass_start(e, ins, &pass);
     gckpti_on(e)->update(&c, &pass);
@@ -114,7 +114,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
 {
     gckpt_update u;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
     gckpti_land(e, 0);
@@ -131,7 +131,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.decay_scale = q->p.decay_scale;
     u.step = step;
     u.hyper = &e->update.hyper;
-    e->desc.own_optimiser(e->desc.user, &u);
+    e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q, 1); /* it has a mirror: nothing can fail */
 }
@@ -139,10 +139,10 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
-                              uint64_t step, gckpt_pass *pass)
+                              uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
-    gckpt_rates *a = &pass->rates;
+    gckpt_update_constants *a = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
           beta2 = gckpti_setting(h->beta2, 0.999f);
     pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
@@ -175,13 +175,13 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_param *q = gckpti_param_of(e, ins->id);
     uint64_t step = e->step.number + 1;
     gckpt_call c;
-    gckpt_pass pass;
+    gckpt_update_pass pass;
     if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -196,7 +196,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->update.square_count > 0 ? e->update.nonfinite : NULL;
+    pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);

@@ -21,7 +21,7 @@ GCKPTI_FN int gckpti_count_ways(const gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int way)
 {
     const int price = gckpti_search_ways[way][0];
-    const uint64_t copied = p->desc->offload_work / 512 + 1; /* 2^10 bytes, there and back */
+    const uint64_t copied = p->desc->offload_cost / 512 + 1; /* 2^10 bytes, there and back */
     const uint64_t far = p->own_work / copied * (uint64_t)gckpti_search_ways[way][1];
     memset(s, 0, sizeof *s);
     s->p = p;

@@ -28,7 +28,7 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* Work of copying so many bytes there and back, at the search's price. */
 static inline uint64_t gckpti_copies_work(const gckpti_search *s, int64_t bytes)
 {
-    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_work, bytes));
+    return gckpti_priced(s->p->price, 2 * gckpti_copy_work(s->p->desc->offload_cost, bytes));
 }
 
 /* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */

@@ -27,7 +27,7 @@ GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckp
 
 GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot)
 {
-    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORED_F32);
+    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
     return gckpti_shared(q->p.elements, s->rank, s->ranks, whole ? GCKPT_SHARD_NONE : s->shard,
                          slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
@@ -35,26 +35,26 @@ GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_par
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
-    return (unsigned)storage <= GCKPT_STORED_I4 ? gckpti_storages[storage].name
+    return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
 }
 
 GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
 {
-    if (storage < GCKPT_STORED_I8)
+    if (storage < GCKPT_STORAGE_I8)
         return 1;
     return shape->n > 1 &&
-           (storage == GCKPT_STORED_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
+           (storage == GCKPT_STORAGE_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
 }
 
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
-    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+    return p->storage == GCKPT_STORAGE_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
 }
 
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 {
-    if (p->storage != GCKPT_STORED_I8)
+    if (p->storage != GCKPT_STORAGE_I8)
         return 0;
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
@@ -73,7 +73,7 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
     void *block = q->p.values;
     if (first)
         memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
@@ -83,10 +83,10 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
-    int floats = q->p.storage == GCKPT_STORED_F32;
+    int floats = q->p.storage == GCKPT_STORAGE_F32;
     q->p.values = floats ? (float *)at : NULL;
-    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
-    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+    q->p.quantised = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)at : NULL;
 }
 
 /* Gives back the memory of values that the store owns. */
@@ -127,9 +127,9 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_BF16; i++)
         half[i] = gckpti_to_bf16(x[i]);
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_F16; i++) {
         large |= x[i] > 65504 || x[i] < -65504;
         half[i] = gckpti_to_f16(x[i]);
     }
@@ -147,11 +147,11 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
 static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
 {
     float y[16];
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_BF16; k++)
         y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_F16; k++)
         y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_I8; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
     memcpy(to, y, sizeof y);
 }
@@ -161,7 +161,7 @@ static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t
 {
     float y[GCKPTI_NIBBLES];
     for (int64_t some; n > 0; n -= some, at += some, x += some) {
-        const unsigned char *b = from + gckpti_units(GCKPT_STORED_I4, at);
+        const unsigned char *b = from + gckpti_units(GCKPT_STORAGE_I4, at);
         const int64_t first = at % GCKPTI_NIBBLES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
         for (int k = 0; k < GCKPTI_NIBBLES / 2; k++) {
@@ -173,14 +173,14 @@ static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t
     }
 }
 
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
-    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    const unsigned char *from = (const unsigned char *)u->quantised + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
-    if (u->storage == GCKPT_STORED_I4) {
-        gckpti_unpack_nibbles((const unsigned char *)u->packed, at, n, x);
+    if (u->storage == GCKPT_STORAGE_I4) {
+        gckpti_unpack_nibbles((const unsigned char *)u->quantised, at, n, x);
         return;
     }
     for (int64_t row; n > 0; n -= row, at += row) {
@@ -197,28 +197,28 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
     }
 }
 
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_from(const gckpt_dequantisation *u, int64_t at)
 {
-    gckpt_unpacking rest = *u;
-    rest.packed = (const unsigned char *)u->packed + gckpti_stored_bytes((int)u->storage, at);
+    gckpt_dequantisation rest = *u;
+    rest.quantised = (const unsigned char *)u->quantised + gckpti_stored_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
 }
 
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
-    gckpt_unpacking u = {
-        p->storage, p->packed, p->scales, gckpti_row_length(p), p->elements, NULL
+    gckpt_dequantisation u = {
+        p->storage, p->quantised, p->scales, gckpti_row_length(p), p->elements, NULL
     };
     return u;
 }
 
 GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    const gckpt_unpacking u = gckpti_unpacking_of(q);
-    if (q->p.storage == GCKPT_STORED_F32)
+    const gckpt_dequantisation u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORAGE_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
     else
         gckpti_unpack(&u, at, n, x);

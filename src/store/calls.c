@@ -46,7 +46,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORAGE_F32;
     return result;
 }
 
@@ -157,12 +157,12 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             "get: index %i; the store has %z parameters, from 0 on, and out must "
                             "not be NULL",
                             index, store ? store->count : 0);
-    if (out->storage == GCKPT_STORED_F32) { /* it may be written now */
+    if (out->storage == GCKPT_STORAGE_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (out->values || out->packed)
+    if (out->values || out->quantised)
         return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)

@@ -4,7 +4,7 @@
 /* What the files of store share; no other folder uses it. */
 
 /* ---- store/pack.c ---- */
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x);

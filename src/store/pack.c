@@ -1,7 +1,7 @@
 #include "store/own.h"
 #include "num/num.h"
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's, or I4 with one in each block ---- */
 
@@ -60,14 +60,14 @@ static int gckpti_pack_nibbles(const float *x, unsigned char *to)
 /* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
 static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
-    if (storage == GCKPT_STORED_F32)
+    if (storage == GCKPT_STORAGE_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    if (storage < GCKPT_STORED_I8)
+    if (storage < GCKPT_STORAGE_I8)
         return gckpti_to_halves(storage, x, n, (uint16_t *)to);
     int fits = 1;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I4; i += GCKPTI_NIBBLES)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I4; i += GCKPTI_NIBBLES)
         fits &= gckpti_pack_nibbles(x + i, (unsigned char *)to + gckpti_units((int)storage, i));
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I8; i++)
+    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I8; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return fits;
 }
@@ -103,7 +103,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    return (q->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
+    return (q->p.storage != GCKPT_STORAGE_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
            gckpti_pack_piece(q, at, n, x);
 }
 
@@ -133,12 +133,12 @@ GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, i
     float scale = 1;
     gckpti_param drawn = *q;
     drawn.raw = 1;
-    if (q->p.storage == GCKPT_STORED_I8) {
+    if (q->p.storage == GCKPT_STORAGE_I8) {
         const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
         *n = gckpti_min(*n, row - in_row);
         scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row, NULL));
     }
-    const gckpt_unpacking u = { q->p.storage, packed, &scale, *n, *n, NULL };
+    const gckpt_dequantisation u = { q->p.storage, packed, &scale, *n, *n, NULL };
     (void)gckpti_pack(q->p.storage, scale, x, *n, packed);
     gckpti_unpack(&u, 0, *n, x);
 }
@@ -159,7 +159,7 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 {
     float room[GCKPTI_DRAWN];
     const int64_t row = gckpti_row_length(&to->p);
-    const int scaled = to->p.storage == GCKPT_STORED_I8;
+    const int scaled = to->p.storage == GCKPT_STORAGE_I8;
     int fits = 1;
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
         float *kept = NULL;
@@ -176,15 +176,15 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 
 static void gckpti_unpack_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    const gckpt_dequantisation *u = (const gckpt_dequantisation *)context;
     int64_t at = i * GCKPTI_JOB;
     (void)worker;
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
-    gckpt_unpacking u = *unpacking;
+    gckpt_dequantisation u = *unpacking;
     gckpt_parallel(call, GCKPTI_JOBS(u.n), gckpti_unpack_item, &u);
 }
 
@@ -193,7 +193,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 {
     enum { SOME = 64 >> GCKPTI_LEAN };
-    const gckpt_unpacking *u = t->b.stored;
+    const gckpt_dequantisation *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[SOME];
@@ -233,13 +233,13 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
             "with GCKPT_SHARD_VALUES pack it before its values are made",
             q->p.name);
     if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16  ? 65504
-                            : as.storage == GCKPT_STORED_I4 ? (double)GCKPTI_NIBBLE_MOST
+        const double most = as.storage == GCKPT_STORAGE_F16  ? 65504
+                            : as.storage == GCKPT_STORAGE_I4 ? (double)GCKPTI_NIBBLE_MOST
                                                             : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
                             gckpti_size((double)q->init.uniform) +
                             gckpti_size((double)q->init.constant);
-        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
+        if (peak <= most || as.storage <= GCKPT_STORAGE_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
                             "pack: initial values of \"%s\" may be %g; %s holds up to %g",
@@ -265,9 +265,9 @@ static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
     if (!q->next_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        to.p.storage == GCKPT_STORED_F16
+                        to.p.storage == GCKPT_STORAGE_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
-                        : to.p.storage == GCKPT_STORED_I4
+                        : to.p.storage == GCKPT_STORAGE_I4
                             ? "beyond 524032, or not finite; I4 has no scale for their block, "
                               "BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
@@ -299,16 +299,16 @@ static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
     q->next_block = NULL;
 }
 
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
     gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I4)
+    if ((unsigned)storage > GCKPT_STORAGE_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].next_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
+        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I8;
         q->next_storage = (unsigned char)(gckpti_can_store(storage, &q->p.shape) ? storage : less);
     }
     if (result != GCKPT_OK)
@@ -331,17 +331,17 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales)
 {
     gckpti_param *q = NULL;
     const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I4)
+    if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
+    else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORED_I4 &&
+    else if (storage == GCKPT_STORAGE_I4 &&
              (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
         problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
                   "of its blocks";
@@ -355,7 +355,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
     if (result != GCKPT_OK)
         return result;
     q->p.storage = storage;
-    q->p.packed = values;
+    q->p.quantised = values;
     q->p.scales = scales;
     return result;
 }

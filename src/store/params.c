@@ -198,8 +198,8 @@ GCKPTI_FN gckpt_result gckpti_store_printed(gckpt_store *s, const gckpti_printed
         q->p.lr_scale = gckpti_float(w->factors[0]);
         q->p.decay_scale = gckpti_float(w->factors[1]);
         q->p.scales = (const float *)w->scales;
-        if (w->storage != GCKPT_STORED_F32)
-            q->p.packed = w->values;
+        if (w->storage != GCKPT_STORAGE_F32)
+            q->p.quantised = w->values;
         else if (w->frozen) /* nobody writes to them */
             memcpy(&q->p.values, &w->values, sizeof w->values);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)

@@ -17,7 +17,7 @@
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
+    unsigned char *next_block; /* in gckpt_store_quantise: memory for what will stand in their place, */
     unsigned char next_storage; /* stored as this */
     unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
     unsigned char unsaid;       /* a file filled it that does not say which order it has */
@@ -56,7 +56,7 @@ typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;          /* one of the two, */
     int64_t row, step, next;       /* to the next row of c (column for b), link, matrix */
-    const gckpt_unpacking *stored; /* or this, of one matrix */
+    const gckpt_dequantisation *stored; /* or this, of one matrix */
 } gckpti_factor;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
@@ -77,19 +77,19 @@ typedef struct gckpti_product {
     int64_t run, before;
 } gckpti_product;
 
-static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_QUANT && x->stored; }
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
-static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
+static inline const gckpt_dequantisation *gckpti_stored_of(const gckpt_call *call)
 {
-    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
+    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
 }
 
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
+    uint64_t packs; /* calls of gckpt_store_quantise, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;        /* of all values but external ones, however they are stored */
@@ -218,7 +218,7 @@ enum { GCKPTI_NIBBLES = 32, GCKPTI_NIBBLE_BYTES = 18, GCKPTI_NIBBLE_MOST = 52403
 /* Elements that files have for n values, which are whole blocks. */
 static inline int64_t gckpti_units(int storage, int64_t n)
 {
-    return storage == GCKPT_STORED_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
+    return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
 }
 
 static inline int64_t gckpti_stored_bytes(int storage, int64_t n)
@@ -240,7 +240,7 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Bytes in memory of array i: values, as they are stored, or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
-static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
 /* Bytes add up to what can be counted: SIZE_MAX stands for more. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -265,13 +265,13 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
 
 /* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
  * float is written over it. No scales: 1. */
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_unpack(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
 
 /* The same from the row, or block, on that begins at element `at`. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_from(const gckpt_dequantisation *u, int64_t at);
 
 /* A parameter's, on the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+GCKPTI_FN gckpt_dequantisation gckpti_unpacking_of(const gckpti_param *q);
 
 /* The floats that n values from element `at` on stand for. */
 GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
@@ -280,20 +280,20 @@ GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n,
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_packed(int storage)
 {
-    return GCKPTI_WITH_PACK && storage != GCKPT_STORED_F32;
+    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
 }
 static inline int gckpti_has_storage(int storage)
 {
-    return GCKPTI_WITH_PACK || storage == GCKPT_STORED_F32;
+    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
 }
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets; I4:
  * whole blocks. 0: one cannot be held. */
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* All floats of what is stored so, to u->to. */
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking);
 
 /* A product whose b is read as it is stored. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t);
@@ -302,7 +302,7 @@ static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const 
 {
     return (void)q, (void)at, (void)n, (void)x, 0;
 }
-static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
     (void)call, (void)unpacking;
 }

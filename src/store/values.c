@@ -47,22 +47,22 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
-            m->array[i] = (float *)b->get(b->context, bytes, 64);
+            m->array[i] = (float *)b->allocate(b->context, bytes, 64);
         if (!m->array[i])
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        if (i || !q->p.packed) {
+        if (i || !q->p.quantised) {
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
         if (scales) /* first, as a block has them */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
                    bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)

@@ -7,7 +7,7 @@
 #include "ask/ask.h"
 #include "run/run.h"
 
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)

@@ -7,7 +7,7 @@
 #include "ask/ask.h"
 #include "run/run.h"
 
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
@@ -82,7 +82,7 @@ typedef struct {
     gckpt_plan_desc d;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
-    gckpt_pick *picks;
+    gckpt_fetch_spec *picks;
     gckpt_instruction *list;
     gckpti_scratch scratch; /* of the arrays above */
 } gckpti_plan_reader;
@@ -203,10 +203,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     if (head->bands && !GCKPTI_RUNS_BANDS)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: it has runs of ops in bands of rows, which this build "
-                            "leaves out (GCKPT_NO_BANDS)");
+                            "leaves out (GCKPT_NO_TILES)");
     d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
     d->optimiser = head->optimiser;
-    d->own_state = head->state_slots;
+    d->custom_state = head->state_slots;
     d->update_in_backward = head->update_in_backward;
     d->threads = head->threads;
     d->alignment = head->alignment;
@@ -215,9 +215,9 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->precision = head->precision;
     d->bf16_weights = head->bf16_weights;
     d->offload_bytes = head->offloaded;
-    d->offload_work = head->offload_work;
-    d->offload_beside = head->offload_beside;
-    d->leaves = head->leaves; /* link_work: the costs have it already */
+    d->offload_cost = head->offload_work;
+    d->overlap_offload = head->offload_beside;
+    d->virtual_ranks = head->leaves; /* link_work: the costs have it already */
     r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
         int id = (int)gckpti_get_to(r, n - 1);
@@ -265,14 +265,14 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I4 + 1), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORAGE_I4 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
         if (!gckpti_has_storage(word / 2))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s, which this build leaves out "
-                                "(GCKPT_NO_PACK)",
+                                "(GCKPT_NO_QUANT)",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
@@ -355,7 +355,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->costs = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n, sizeof *r->costs);
     r->built = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n + 1, sizeof *r->built);
     r->terms = (gckpt_term *)gckpti_scratch_take(&r->scratch, n, sizeof *r->terms);
-    r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
+    r->picks = (gckpt_fetch_spec *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)

@@ -3,7 +3,7 @@
 #include "num/num.h"
 #include "store/store.h"
 
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
 /* Begins an array of n elements, bits that may be read as floats. */
 static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name, const char *what,
@@ -18,8 +18,8 @@ static void gckpti_c_bits(gckpti_sink *k, int bytes, int64_t n, const char *name
 static void gckpti_c_values(gckpti_sink *k, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
-    const unsigned char *from = (const unsigned char *)q->p.packed;
-    const uint16_t *halves = (const uint16_t *)q->p.packed;
+    const unsigned char *from = (const unsigned char *)q->p.quantised;
+    const uint16_t *halves = (const uint16_t *)q->p.quantised;
     const int64_t n = gckpti_units((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_storages[q->p.storage].bytes;
@@ -94,8 +94,8 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     }
     if (packed)
         gckpti_print(&k,
-                     "#ifdef GCKPT_NO_PACK\n#error \"weights %s: some are packed: compile without "
-                     "GCKPT_NO_PACK\"\n#endif\n",
+                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are packed: compile without "
+                     "GCKPT_NO_QUANT\"\n#endif\n",
                      name);
     gckpti_print(&k,
                  "#define %s_flash_bytes %z\nstatic const gckpti_printed gckpti_%s_weights[] = {\n",

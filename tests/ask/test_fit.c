@@ -90,7 +90,7 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
             d.update_in_backward = rule;
             int allowed = rule ? desc->update_in_backward && n == B : desc->update_in_backward != 1;
             gckpt_plan *p = allowed ? gckpt_plan_new(g, terms, count, &d) : NULL;
-            uint64_t w = gckpt_plan_step_work(p);
+            uint64_t w = gckpt_plan_step_cost(p);
             if (p && (!found || w < *work || (w == *work && gckpt_plan_bytes(p) < *bytes))) {
                 found = 1;
                 *work = w;
@@ -132,7 +132,7 @@ static void test_against_brute_force(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
-        const uint64_t fewest = gckpt_plan_step_work(p);
+        const uint64_t fewest = gckpt_plan_step_cost(p);
         rig_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
@@ -144,9 +144,9 @@ static void test_against_brute_force(void)
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && rig_least(s) == least && rig_fast(s) == fast);
         d.budget = fast;
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_work(p) <= fewest / 2 * 3 : fast == 0,
+        CHECK_MSG(d.mode == GCKPT_AUTO ? fast > least && fast < most && gckpt_plan_step_cost(p) <= fewest / 2 * 3 : fast == 0,
                   "setting %d: step work %.0f of at least %.0f in %lu of %lu to %lu bytes", setting,
-                  (double)gckpt_plan_step_work(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
+                  (double)gckpt_plan_step_cost(p), (double)fewest, (unsigned long)fast, (unsigned long)least,
                   (unsigned long)most);
         rig_free(NULL, p, NULL, NULL);
         uint64_t before = UINT64_MAX;
@@ -155,7 +155,7 @@ static void test_against_brute_force(void)
             gckpt_store *fresh = gckpt_store_new(NULL);
             p = gckpt_fit(fresh, build, &m, B, &d, NULL);
             CHECK_MSG(p != NULL, "%s", gckpt_error_text(fresh));
-            uint64_t work = 0, found = gckpt_plan_step_work(p);
+            uint64_t work = 0, found = gckpt_plan_step_cost(p);
             size_t bytes = 0;
             int64_t rows = 0;
             int in_backward = 0, any = brute_force(&m, &d, &work, &bytes, &rows, &in_backward);
@@ -236,9 +236,9 @@ static void test_builds(void)
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
     gckpt_plan_free(p);
     d.budget = 0;
-    for (d.leaves = 2; d.leaves <= 4; d.leaves *= 2) { /* leaves are what is cut: one is a micro-batch */
+    for (d.virtual_ranks = 2; d.virtual_ranks <= 4; d.virtual_ranks *= 2) { /* leaves are what is cut: one is a micro-batch */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
-        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.leaves && !gckpt_plan_split_exact(p, NULL), "%s", gckpt_error_text(s));
+        CHECK_MSG(p && gckpt_plan_rows(p) == B / d.virtual_ranks && !gckpt_plan_split_exact(p, NULL), "%s", gckpt_error_text(s));
         gckpt_plan_free(p);
     }
     static const struct { int leaves; int64_t batch, refuse; const char *says; } none[] = {
@@ -247,7 +247,7 @@ static void test_builds(void)
         { 8, B, -1, "the 2 rows of a leaf" }, /* of 1 and 2 rows */
         { 2, 9, -1, "the 5 rows of a leaf, which build does not want or do not divide the batch of 9 rows" } };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        d.leaves = none[i].leaves;
+        d.virtual_ranks = none[i].leaves;
         m.refuse = none[i].refuse;
         p = gckpt_fit(s, build, &m, none[i].batch, &d, NULL);
         if (i == 2)
@@ -266,7 +266,7 @@ static void test_arguments(void)
     model m = plain();
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_plan_desc d;
-    gckpt_pick pick = { NULL, 0 };
+    gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_cost cost = { 1, 1 };
     CHECK(gckpt_fit(NULL, build, &m, B, NULL, NULL) == NULL);
     CHECK(gckpt_fit(s, NULL, &m, B, NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
@@ -292,7 +292,7 @@ static void test_arguments(void)
     }
     CHECK(m.calls <= 4 && gckpt_store_count(s) == 0);
     for (int early = 1; early >= 0; early--) { /* updates in the backward are not for leaves, nor are leaves refused */
-        d = (gckpt_plan_desc){ .update_in_backward = early, .leaves = 2 };
+        d = (gckpt_plan_desc){ .update_in_backward = early, .virtual_ranks = 2 };
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(early ? !p && strstr(gckpt_error_text(s), "needs desc.leaves 1") : p != NULL, "%s",
                   gckpt_error_text(s));
@@ -306,7 +306,7 @@ static void test_arguments(void)
     CHECK(build(g, B, terms, &m) == 1 && gckpt_plan_new(g, terms, 1, &d) == NULL);
     CHECK(strstr(gckpt_error_text(g), "gckpt_fit") != NULL);
     gckpt_graph_free(g);
-    CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_work(NULL) == 0 && !gckpt_plan_in_backward(NULL));
+    CHECK(gckpt_plan_rows(NULL) == 0 && gckpt_plan_step_cost(NULL) == 0 && !gckpt_plan_in_backward(NULL));
     static const int64_t large[] = { 2147483647, 1 << 30, 720720 };     /* prime; powers of two; 240 divisors    */
     for (int i = 0; i < 3; i++) {
         if (!check_share((unsigned)i, 3))
@@ -342,10 +342,10 @@ static void test_step_work(void)
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
             uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum                             */
             if (batch == 4) {
-                whole = gckpt_plan_work(p) - once;
-                CHECK(gckpt_plan_step_work(p) == gckpt_plan_work(p));
+                whole = gckpt_plan_cost(p) - once;
+                CHECK(gckpt_plan_step_cost(p) == gckpt_plan_cost(p));
             }
-            CHECK_MSG(gckpt_plan_step_work(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
+            CHECK_MSG(gckpt_plan_step_cost(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
             rig_free(NULL, p, g, s);
         }
     }
@@ -358,7 +358,7 @@ static void test_larger_than_leaf(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model m = plain();
         gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_plan_desc d = { .leaves = 2 };
+        gckpt_plan_desc d = { .virtual_ranks = 2 };
         gckpt_plan *fit = gckpt_fit(s, build, &m, cases[i].batch, &d, NULL);
         CHECK_MSG(gckpt_plan_rows(fit) == cases[i].rows, "a batch of %d in 2 leaves: %d rows: %s", (int)cases[i].batch,
                   (int)gckpt_plan_rows(fit), gckpt_error_text(s));
@@ -368,9 +368,9 @@ static void test_larger_than_leaf(void)
             gckpt_term t[GCKPT_MAX_TERMS];
             build(g, rows, t, &m);
             gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
-            CHECK_MSG(gckpt_plan_step_work(p) >= gckpt_plan_step_work(fit) || d.batch % rows, "%d rows have less work",
+            CHECK_MSG(gckpt_plan_step_cost(p) >= gckpt_plan_step_cost(fit) || d.batch % rows, "%d rows have less work",
                       (int)rows);
-            CHECK(rows * 2 < d.batch || gckpt_plan_step_work(p) == 2 * gckpt_plan_work(p));
+            CHECK(rows * 2 < d.batch || gckpt_plan_step_cost(p) == 2 * gckpt_plan_cost(p));
             rig_free(NULL, p, g, NULL);
         }
         rig_free(NULL, fit, NULL, s);
@@ -411,8 +411,8 @@ static void test_calibrate(void)
         gckpt_gelu(gckpt_gelu(t[0].loss ? gckpt_input(g, "aside", GCKPT_F32, gckpt_shape2(4, C)) : NULL));
         gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8),
                 .batch = setting / 4 % 2 ? B : 4,
-                .optimiser = setting / 2 % 2 ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW, .own_state = 1 };
-        gckpt_exec_desc ed = { .own_optimiser = own, .debug = GCKPT_DEBUG_MEASURE };
+                .optimiser = setting / 2 % 2 ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW, .custom_state = 1 };
+        gckpt_exec_desc ed = { .custom_optimiser = own, .debug = GCKPT_DEBUG_MEASURE };
         gckpt_plan *p = gckpt_plan_new(g, t, m.terms, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         CHECK_MSG(p && e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
@@ -453,7 +453,7 @@ static void test_calibrate(void)
         d.cost_count = n;
         d.mode = GCKPT_STORE_ALL;
         gckpt_plan *by_costs = gckpt_plan_new(g, t, m.terms, &d);
-        CHECK_MSG(by_costs && gckpt_plan_work(by_costs) % 1000 == 0, "%s", gckpt_error_text(g));
+        CHECK_MSG(by_costs && gckpt_plan_cost(by_costs) % 1000 == 0, "%s", gckpt_error_text(g));
         gckpt_plan_free(by_costs);
         /* errors change nothing either */
         int at = 7;
@@ -536,11 +536,11 @@ static void test_measure(void)
     m.as_built = 1;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
-    CHECK(gckpt_plan_step_work(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
+    CHECK(gckpt_plan_step_cost(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
     m.as_built = d.as_built = 0;                    /* another form is timed: it costs what it took  */
     q = gckpt_fit(s, build, &m, B, &d, measure);
-    CHECK_MSG(q && gckpt_plan_step_work(q) <= gckpt_plan_step_work(p) + 100 &&
-              gckpt_plan_step_work(q) + 100 >= gckpt_plan_step_work(p), "%lu, %lu", (unsigned long)gckpt_plan_step_work(q), (unsigned long)gckpt_plan_step_work(p));
+    CHECK_MSG(q && gckpt_plan_step_cost(q) <= gckpt_plan_step_cost(p) + 100 &&
+              gckpt_plan_step_cost(q) + 100 >= gckpt_plan_step_cost(p), "%lu, %lu", (unsigned long)gckpt_plan_step_cost(q), (unsigned long)gckpt_plan_step_cost(p));
     gckpt_plan_free(q);
     rig_free(NULL, p, NULL, s);
     m.store = s = gckpt_store_new(NULL);

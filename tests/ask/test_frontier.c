@@ -137,7 +137,7 @@ static void check_heights(const model *m, const text *t)
         y[i] = strtod(strchr(find(s, "translate("), ' '), NULL);
         s = find(s + 10, "class=\"w\"") + 1; /* the legend's */
         for (int k = 0; k < i; k++)
-            if (m->modes.mode[k].bytes && m->modes.mode[i].work > 2 * m->modes.mode[k].work)
+            if (m->modes.mode[k].bytes && m->modes.mode[i].cost > 2 * m->modes.mode[k].cost)
                 CHECK_MSG(y[i] < y[k] - 2, "%s is not above %s", pictures_mode_names[i],
                           pictures_mode_names[k]);
     }
@@ -154,10 +154,10 @@ static int same_point(const char **s, const gckpt_point *p)
     char *end;
     *s = find(*s, "{\"bytes\":");
     if (!*s || (size_t)strtoull(*s + 9, &end, 10) != p->bytes || strncmp(end, ",\"work\":", 8) ||
-        strtoull(end + 8, &end, 10) != p->work || strncmp(end, ",\"recompute\":", 13) ||
+        strtoull(end + 8, &end, 10) != p->cost || strncmp(end, ",\"recompute\":", 13) ||
         !alike(strtod(end + 13, &end), p->recompute) || strncmp(end, ",\"overhead\":", 12) ||
         !alike(strtod(end + 12, &end), p->overhead) || strncmp(end, ",\"proven_work\":", 15) ||
-        strtoull(end + 15, &end, 10) != p->proven_work || *end != '}')
+        strtoull(end + 15, &end, 10) != p->proven_cost || *end != '}')
         return 0;
     *s = end;
     return 1;
@@ -171,7 +171,7 @@ static void check_json(const gckpt_frontier *f, size_t mark, const text *t)
     int at = mark ? gckpt_frontier_find(f, mark) : -1;
     CHECK(json_fits(t));
     for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
-        CHECK(same_point(&s, &p) && p.proven_work <= p.work);
+        CHECK(same_point(&s, &p) && p.proven_cost <= p.cost);
     int n = at < 0 ? snprintf(wanted, sizeof wanted, "\"marked\":null,")
                    : snprintf(wanted, sizeof wanted, "\"marked\":%d,", at);
     snprintf(wanted + n, sizeof wanted - (size_t)n, "\"complete\":%s,\"proven_bytes\":%zu}",
@@ -194,7 +194,7 @@ static void check_modes(const model *m, int ops)
             continue;
         }
         gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
-        CHECK(plan && p->bytes == gckpt_plan_bytes(plan) && p->work == gckpt_plan_work(plan));
+        CHECK(plan && p->bytes == gckpt_plan_bytes(plan) && p->cost == gckpt_plan_cost(plan));
         CHECK(memcmp(&p->recompute, &(double){ gckpt_plan_recompute(plan) }, sizeof(double)) == 0);
         CHECK(memcmp(&p->overhead, &(double){ gckpt_plan_overhead(plan) }, sizeof(double)) == 0);
         CHECK(m->modes.resident == gckpt_plan_bytes(plan) - gckpt_plan_arena(plan));
@@ -249,7 +249,7 @@ static void sizes(void)
         int points = gckpt_frontier_points(f), ops = 3 * layers[k] + 1;
         gckpt_frontier_get(f, 0, &least);
         gckpt_frontier_get(f, points - 1, &most);
-        CHECK_MSG(most.work == m.modes.mode[0].work, "%d layers: none stores all", layers[k]);
+        CHECK_MSG(most.cost == m.modes.mode[0].cost, "%d layers: none stores all", layers[k]);
         check_modes(&m, ops);
         check_all(&m, f, 0);
         for (int i = 0; i < 12 && layers[k] < 60; i++)

@@ -70,20 +70,20 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
     for (int x = 0; x < length; x++) {
         CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
         CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
-        CHECK(u.live == plan->live[x] && u.live <= gckpt_plan_bound(plan));
-        CHECK(u.again == (in.kind == GCKPT_FORWARD && seen[in.id]));
+        CHECK(u.live == plan->live[x] && u.live <= gckpt_plan_peak(plan));
+        CHECK(u.recompute == (in.kind == GCKPT_FORWARD && seen[in.id]));
         CHECK(u.once == (x < plan->body || x >= plan->epilogue));
-        CHECK(u.work == (in.kind == GCKPT_FORWARD    ? plan->told[in.id].cost.forward
+        CHECK(u.cost == (in.kind == GCKPT_FORWARD    ? plan->told[in.id].cost.forward
                          : in.kind == GCKPT_BACKWARD ? plan->told[in.id].cost.backward
                                                      : 0));
         seen[in.id] = seen[in.id] || in.kind == GCKPT_FORWARD;
-        work += u.work;
-        once += u.once ? u.work : 0;
+        work += u.cost;
+        once += u.once ? u.cost : 0;
     }
-    CHECK(work > 0 && work == gckpt_plan_work(plan));
+    CHECK(work > 0 && work == gckpt_plan_cost(plan));
     CHECK(gckpt_plan_batch(plan) == batch && batch >= gckpt_plan_rows(plan));
     work = (work - once) * (uint64_t)batch / (uint64_t)gckpt_plan_rows(plan) + once;
-    CHECK(gckpt_plan_step_work(plan) == work);
+    CHECK(gckpt_plan_step_cost(plan) == work);
     CHECK(gckpt_plan_usage(plan, -1, &u) == GCKPT_E_ARG);
     CHECK(gckpt_plan_usage(plan, length, &u) == GCKPT_E_ARG);
     CHECK(gckpt_plan_usage(plan, 0, NULL) == GCKPT_E_ARG);
@@ -126,7 +126,7 @@ static void check_buffers(const gckpt_plan *plan)
         peak = live[x] > live[peak] ? x : peak;
     }
     most = live[peak];
-    CHECK(most == gckpt_plan_bound(plan) && top == gckpt_plan_arena(plan));
+    CHECK(most == gckpt_plan_peak(plan) && top == gckpt_plan_arena(plan));
     memset(at_peak, 0, sizeof at_peak);
     for (int i = 0; i < n; i++) {
         gckpt_plan_buffer(plan, i, &a);
@@ -221,7 +221,7 @@ static void once_and_fetched(void)
     gckpt_init init = { 0.2f, 0, 0 };
     gckpt_tensor *w = gckpt_param(m.graph, "extra", gckpt_shape2(8, 8), init);
     gckpt_term terms[2] = { m.term, { gckpt_sum_loss(gckpt_tanh(gckpt_mul(w, w))), 0.1f, 1 } };
-    gckpt_pick pick = { w, 1 };
+    gckpt_fetch_spec pick = { w, 1 };
     for (int batch = 4; batch <= 12; batch += 8) {
         gckpt_plan_desc d = { .batch = batch, .fetch = &pick, .fetches = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
@@ -329,13 +329,13 @@ static void leaves_and_places(void)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(6, 3), normal);
     gckpt_term term = { gckpt_sum_loss(gckpt_linear(h, w, NULL)), 1, 0 };
     for (int leaves = 1; leaves <= 4; leaves += 3) {
-        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .leaves = leaves };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 8, .virtual_ranks = leaves };
         gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(plan != NULL, "%s", gckpt_error_text(g));
         gckpt_buffer b = { 0 };
         int waits = 0;
         for (int i = 0; i < gckpt_plan_buffers(plan); i++)
-            waits += gckpt_plan_buffer(plan, i, &b) == GCKPT_OK && b.kind == GCKPT_BUFFER_TREE;
+            waits += gckpt_plan_buffer(plan, i, &b) == GCKPT_OK && b.kind == GCKPT_BUFFER_REDUCTION;
         CHECK((waits > 0) == (leaves > 1));
         check_pictures(plan, 100000);
         text t = { 0 };

@@ -101,8 +101,8 @@ static answer ask(question *q)
     a.result = q->kind == FIT ? gckpt_error(q->s) : gckpt_error(g);
     CHECK((p != NULL) == (a.result == GCKPT_OK && q->kind != GRAPH));
     a.bytes = p ? gckpt_plan_bytes(p) : 0;
-    a.work = p ? gckpt_plan_work(p) : 0;
-    a.bound = p ? gckpt_plan_proven_work(p) : 0;
+    a.work = p ? gckpt_plan_cost(p) : 0;
+    a.bound = p ? gckpt_plan_proven_cost(p) : 0;
     gckpt_plan_free(p);
     gckpt_frontier_free(f);
     if (q->kind == GRAPH)
@@ -208,7 +208,7 @@ static void strike_deep(int layers, int offload)
     snprintf(what, sizeof what, "%d layers", layers);
     deep(q.g, layers, 2, q.term);
     q.d.offload_bytes = offload ? 4096 : 0;
-    q.d.offload_beside = offload;
+    q.d.overlap_offload = offload;
     strike_modes(&q, what);
     if (layers < 10) {
         q.d = (gckpt_plan_desc){ .mode = GCKPT_OPTIMAL };

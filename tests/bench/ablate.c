@@ -159,10 +159,10 @@ static void random_graphs(void)
             random_graph(n / 4 + 4);
         else
             flagged_graph(n, between(2, 12), between(1, 16), (uint64_t)between(1, 20));
-        m.d.alignment = (size_t)UNIT << below(6);
+        m.d.alignment = (size_t)FLOAT_BYTES << below(6);
         if (chance(20)) {
             m.d.offload_bytes = (size_t)between(1, 100) * 16;
-            m.d.offload_work = (uint64_t)between(1, 200000);
+            m.d.offload_cost = (uint64_t)between(1, 200000);
         }
         snprintf(name, sizeof name, "random %d%s", i, m.d.offload_bytes ? " offload" : "");
         trace(name, m.g, m.term, m.terms, &m.d);

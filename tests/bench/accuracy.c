@@ -41,7 +41,7 @@ static void measure(int rows, int equal)
     gckpt_tensor *in = gckpt_input(graph, "x", GCKPT_F32, rows_of);
     gckpt_tensor *along = gckpt_input(graph, "g", GCKPT_F32, rows_of);
     gckpt_tensor *index = gckpt_input(graph, "token", GCKPT_I32, gckpt_shape1(MICRO));
-    gckpt_pick pick[4];
+    gckpt_fetch_spec pick[4];
     pick[0].tensor = gckpt_param(graph, "bias", gckpt_shape1(COLUMNS), zero);
     pick[1].tensor = gckpt_param(graph, "gain", gckpt_shape1(COLUMNS), one);
     pick[2].tensor = gckpt_param(graph, "weight", gckpt_shape2(COLUMNS, COLUMNS), zero);
@@ -119,7 +119,7 @@ static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double
     float *x = (float *)malloc(N * sizeof *x);
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(s, NULL);
-    gckpt_pick pick[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
+    gckpt_fetch_spec pick[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
     pick[0].tensor = op(pick[1].tensor);
     const gckpt_term term = { gckpt_sum_loss(pick[0].tensor), 1, 0 };
     const gckpt_feed feed = { gckpt_id(pick[1].tensor), x };

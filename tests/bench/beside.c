@@ -119,10 +119,10 @@ static int row(bench *b, const size *z, gckpt_plan_desc d, const char *how, uint
         took[i] = seconds(NULL) - t;
     }
     const double measured = 1e3 * median(took, STEPS);
-    const double predicted = 1e-6 * (double)(gckpt_plan_step_work(p) + update);
+    const double predicted = 1e-6 * (double)(gckpt_plan_step_cost(p) + update);
     printf("| %s | %.1f | %.1f | %.1f | %.1f | %.1f | %.3f |\n", how,
            1e-6 * (double)gckpt_plan_arena(p), 1e-6 * (double)gckpt_plan_offloaded(p),
-           1e-6 * (double)gckpt_plan_hidden(p), predicted, measured, predicted / measured);
+           1e-6 * (double)gckpt_plan_hidden_cost(p), predicted, measured, predicted / measured);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     return 1;
@@ -158,8 +158,8 @@ int main(int argc, char **argv)
             d.budget = all - arena + arena / 100 * (size_t)percent;
             for (int way = 0; way < PLANS && !status; way++) {
                 d.offload_bytes = way ? (size_t)1 << 30 : 0;
-                d.offload_work = (uint64_t)(1048576 / megabytes * 1e3);
-                d.offload_beside = way == 2;
+                d.offload_cost = (uint64_t)(1048576 / megabytes * 1e3);
+                d.overlap_offload = way == 2;
                 snprintf(how, sizeof how, "%d %%, %s", percent, way == 0 ? "computed again"
                          : way == 1 ? "copied, one after the other" : "copied beside");
                 status = !row(&b, &z, d, how, update);

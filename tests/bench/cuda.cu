@@ -156,9 +156,9 @@ double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
     if (!kernel || op->shape(&planned) != GCKPT_OK || workspace(gpu, op, &planned) != GCKPT_OK)
         return -1;
     c.shape = planned.shape;
-    size_t bytes = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    size_t bytes = kind == GCKPT_FORWARD ? planned.workspace_forward : planned.workspace_backward;
     Array work((int64_t)bytes + 1);
-    c.work = work.at;
+    c.workspace = work.at;
     double s = work.at ? seconds([&] { kernel(&c); }) : -1;
     must(1, op->name);
     return s;
@@ -411,12 +411,12 @@ void test_bandwidth(double peak)
     c.in[0].shape = c.shape = gckpt_shape2(m, n);
     c.in[1].shape = c.in[2].shape = gckpt_shape1(n);
     c.in[0].data = x.f(), c.in[1].data = vectors.f(), c.in[2].data = vectors.f() + n;
-    c.out = y.f(), c.aux = aux.at, c.grad_out = g.f(), c.in[0].grad = d.f();
+    c.out = y.f(), c.saved = aux.at, c.grad_out = g.f(), c.in[0].grad = d.f();
     print_bandwidth("layernorm", 2 * each, time_op(&gckpti_op_layernorm, GCKPT_FORWARD, c), peak);
     print_bandwidth("layernorm, dx", 3 * each, time_op(&gckpti_op_layernorm, GCKPT_BACKWARD, c),
                     peak);
     for (int i = 1; i < 3; i++)
-        c.in[i].grad = vectors.f() + 2 * i * n, c.in[i].low = vectors.f() + (2 * i + 1) * n;
+        c.in[i].grad = vectors.f() + 2 * i * n, c.in[i].compensation = vectors.f() + (2 * i + 1) * n;
     print_bandwidth("layernorm, dx, dgain, dbias", 3 * each,
                     time_op(&gckpti_op_layernorm, GCKPT_BACKWARD, c), peak);
     print_bandwidth("linear's dbias (Kahan)", each, seconds([&] { bias_gradient(&c); }), peak);
@@ -432,7 +432,7 @@ void test_bandwidth(double peak)
     print_bandwidth("embed, dtable, added", 3 * each, time_op(&gckpti_op_embed, GCKPT_BACKWARD, c),
                     peak);
 
-    gckpt_pass p;
+    gckpt_update_pass p;
     memset(&p, 0, sizeof p);
     p.elements = v * n, p.gradient = dw.f(), p.values = w.f(), p.optimiser = GCKPT_ADAMW,
     p.update = 1;
@@ -497,7 +497,7 @@ void test_large(void)
         c.in[0].data = x.f(), c.in[1].data = row.f(), c.out = out.f();
         LAUNCH(whole_kernel, tiny ? 4 : 256, 256, 0, gpu->stream, row.f(), n);
         if (what == LARGE_SUM)
-            c.grad_out = x.f(), c.in[1].grad = out.f(), c.in[1].low = low.f();
+            c.grad_out = x.f(), c.in[1].grad = out.f(), c.in[1].compensation = low.f();
         const gckpt_op *op = what < LARGE_PERMUTE    ? &gckpti_op_add
                              : what == LARGE_PERMUTE ? &gckpti_op_permute
                                                      : &gckpti_op_pad;

@@ -55,10 +55,10 @@ static int plan_depth(row *r, const size *z)
         if (!ok)
             fprintf(stderr, "depth: %s\n", gckpt_error_text(b.graph));
         else if (m < 0)
-            fastest = (double)gckpt_plan_work(p);
+            fastest = (double)gckpt_plan_cost(p);
         else
             r[m] = (row){ gckpt_plan_arena(p), (size_t)b.parameters * sizeof(float),
-                          gckpt_plan_bytes(p), (double)gckpt_plan_work(p) / fastest - 1,
+                          gckpt_plan_bytes(p), (double)gckpt_plan_cost(p) / fastest - 1,
                           gckpt_plan_recompute(p) };
         gckpt_plan_free(p);
     }

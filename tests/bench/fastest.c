@@ -59,7 +59,7 @@ static int run(bench *b, const size *z, double part, double limit)
     const int count = gckpt_id(b->loss.loss) + 1;
     gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
     gckpt_plan_desc desc = { .budget = (size_t)(part * (double)gckpt_plan_bytes(b->plan)) };
-    gckpt_timed timed = { .seconds = seconds, .limit = limit, .feeds = b->feeds, .feed_count = 2 };
+    gckpt_fit_timing timed = { .clock = seconds, .limit = limit, .feeds = b->feeds, .feed_count = 2 };
     gckpt_calibrate(b->exec, b->feeds, 2, z->batch, seconds, NULL, costs, count, &update);
     gckpt_exec_free(b->exec);
     b->exec = NULL;

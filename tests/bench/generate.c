@@ -103,7 +103,7 @@ static double bytes_of(const gckpt_parameter *p)
 {
     static const double each[] = { 4, 2, 2, 1, 18.0 / 32 };
     const int64_t row = p->shape.n > 0 ? p->shape.d[p->shape.n - 1] : 1;
-    const int64_t scales = p->storage == GCKPT_STORED_I8 ? p->elements / row : 0;
+    const int64_t scales = p->storage == GCKPT_STORAGE_I8 ? p->elements / row : 0;
     return (double)p->elements * each[p->storage] + 4 * (double)scales;
 }
 
@@ -135,7 +135,7 @@ static int measure(gckpt_storage storage)
     } else {
         gpt2_new(&m, 12, 12, 768, 1024, 50257);
         m.config.range = 0; /* constants are made sooner */
-        failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && model_pack(&m, s, storage) != 0);
+        failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORAGE_F32 && model_pack(&m, s, storage) != 0);
     }
     desc.capacity = m.config.context < 1024 ? m.config.context : 1024;
     if (failed || generator_new(&p, &m, s, &desc) != 0) {

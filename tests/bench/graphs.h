@@ -287,7 +287,7 @@ static inline uint64_t image_up_flops(const gckpt_call *call) { return image_con
 static inline gckpt_result image_norm_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->aux_bytes = (size_t)call->shape.d[0] * 128;
+    call->saved_bytes = (size_t)call->shape.d[0] * 128;
     return GCKPT_OK;
 }
 
@@ -297,7 +297,7 @@ static inline gckpt_result image_pool_shape(gckpt_call *call)
     call->shape = call->in[0].shape;
     call->shape.d[1] /= 2;
     call->shape.d[2] /= 2;
-    call->aux_bytes =
+    call->saved_bytes =
         (size_t)(call->shape.d[0] * call->shape.d[1] * call->shape.d[2] * call->shape.d[3]);
     return GCKPT_OK;
 }
@@ -344,7 +344,7 @@ static inline gckpt_tensor *image_norm(gckpt_tensor *x)
                                    image_kernel,
                                    NULL,
                                    NULL,
-                                   { GCKPT_IN(0) | GCKPT_AUX },
+                                   { GCKPT_IN(0) | GCKPT_SAVED },
                                    0,
                                    NULL,
                                    NULL,
@@ -355,7 +355,7 @@ static inline gckpt_tensor *image_norm(gckpt_tensor *x)
 static inline gckpt_tensor *image_pool(gckpt_tensor *x)
 {
     static const gckpt_op pool = {
-        "pool2x2", image_pool_shape, image_kernel, image_kernel, NULL, NULL, { GCKPT_AUX }, 0, NULL,
+        "pool2x2", image_pool_shape, image_kernel, image_kernel, NULL, NULL, { GCKPT_SAVED }, 0, NULL,
         NULL, NULL, NULL
     };
     return gckpt_apply(&pool, &x, 1, NULL, 0);

@@ -147,7 +147,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto all = std::get<0>(tally::of(l, update_kernel));
         c.bytes = 0;
         for (int i = 0; i < all.n; i++) {
-            const gckpt_pass &p = all.at[i].p;
+            const gckpt_update_pass &p = all.at[i].p;
             c.bytes += 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
         }
     } else if (is("group_sums_kernel<8>")) {
@@ -334,7 +334,7 @@ void watched_out(void *context, void *host_memory, const void *from, size_t n)
     outs++;
     device->copy_out(context, host_memory, from, n);
 }
-void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     within = pass->update ? outs : within;
     device->update(call, pass);

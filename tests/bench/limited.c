@@ -22,7 +22,7 @@ enum { PORT = 7421, STEPS = 8, WARM = 2, LARGE = 4 << 20, ROUNDS = 3 };
 
 /* ---- the engine ---- */
 typedef struct {
-    gckpt_ranks ranks;
+    gckpt_transport ranks;
     int socket;
     const char *send;
     char *receive;
@@ -91,7 +91,7 @@ static int peer_open(peer *p, int rank, const char *own, const char *other)
         p->socket = s;
     }
     setsockopt(p->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    p->ranks = (gckpt_ranks){ .rank = rank, .size = 2, .exchange = peer_begin, .done = peer_done,
+    p->ranks = (gckpt_transport){ .rank = rank, .size = 2, .exchange = peer_begin, .done = peer_done,
                               .clock = peer_clock, .timeout = 60, .user = p };
     return p->socket >= 0 && fcntl(p->socket, F_SETFL, O_NONBLOCK) == 0;
 }
@@ -153,10 +153,10 @@ static int row(peer *p, const size *z, const simulate_machine *at, const gckpt_c
     const simulate_ranks r = { p->ranks.rank, 2, 2, GCKPT_SHARD_VALUES };
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     const int64_t rows = (int64_t)z->batch * 2;
-    const gckpt_plan_desc desc = { .mode = mode, .batch = rows, .leaves = 2, .costs = costs,
-                                   .cost_count = count, .link_beside = ahead,
-                                   .link_work = (uint64_t)(1e9 * 1048576 / at->between.bandwidth) };
-    const gckpt_exec_desc how = { .ranks = &p->ranks };
+    const gckpt_plan_desc desc = { .mode = mode, .batch = rows, .virtual_ranks = 2, .costs = costs,
+                                   .cost_count = count, .overlap_communication = ahead,
+                                   .link_cost = (uint64_t)(1e9 * 1048576 / at->between.bandwidth) };
+    const gckpt_exec_desc how = { .transport = &p->ranks };
     double seconds[STEPS];
     uint64_t hash = 0;
     simulate_step s;

@@ -132,7 +132,7 @@ static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_te
     return norm(x, -1, "n", "nb", C);
 }
 
-/* A gckpt_build; user: the bench. */
+/* A gckpt_build_fn; user: the bench. */
 static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     bench *b = (bench *)user;
@@ -165,8 +165,8 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     const int64_t fed = z->inputs > 0 ? tokens * z->inputs : tokens;
     b->z = z;
     b->store = gckpt_store_new(NULL);
-    if (how != NULL && how->ranks != NULL)
-        gckpt_store_ranks(b->store, how->ranks->rank, how->ranks->size, bench_shard);
+    if (how != NULL && how->transport != NULL)
+        gckpt_store_ranks(b->store, how->transport->rank, how->transport->size, bench_shard);
     if (desc->budget > 0) {
         b->plan = gckpt_fit(b->store, bench_build, b, z->batch, desc, NULL);
     } else {

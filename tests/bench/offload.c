@@ -18,20 +18,20 @@ static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t li
     gckpt_plan_desc d = net_desc(n, GCKPT_AUTO);
     d.budget = budget;
     d.offload_bytes = gigabytes > 0 ? limit : 0;
-    d.offload_work = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
-    d.offload_beside = gigabytes > 0 && beside;
+    d.offload_cost = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
+    d.overlap_offload = gigabytes > 0 && beside;
     return gckpt_plan_new(n->graph, &n->loss, 1, &d);
 }
 
 static void cell(const gckpt_plan *p, double least)
 {
     if (p && gckpt_plan_offloaded(p))
-        printf(" | %.1f (%.1f), %.0f", 100 * ((double)gckpt_plan_work(p) / least - 1),
-               100 * ((double)gckpt_plan_proven_work(p) / least - 1),
+        printf(" | %.1f (%.1f), %.0f", 100 * ((double)gckpt_plan_cost(p) / least - 1),
+               100 * ((double)gckpt_plan_proven_cost(p) / least - 1),
                (double)gckpt_plan_offloaded(p) / 1048576);
     else if (p)
-        printf(" | %.1f (%.1f)", 100 * ((double)gckpt_plan_work(p) / least - 1),
-               100 * ((double)gckpt_plan_proven_work(p) / least - 1));
+        printf(" | %.1f (%.1f)", 100 * ((double)gckpt_plan_cost(p) / least - 1),
+               100 * ((double)gckpt_plan_proven_cost(p) / least - 1));
     else
         printf(" | -");
     gckpt_plan_free(p);
@@ -54,7 +54,7 @@ int main(void)
     const size_t all = net_bytes(p), fixed = gckpt_plan_bytes(p) - all;
     gckpt_plan_free(p);
     p = plan(&n, 0, 0, 0);
-    const double least = (double)gckpt_plan_work(p) / (1 + gckpt_plan_overhead(p));
+    const double least = (double)gckpt_plan_cost(p) / (1 + gckpt_plan_overhead(p));
     gckpt_plan_free(p);
     for (beside = 0; beside < 2; beside++) {
         printf("%s| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n",

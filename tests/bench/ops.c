@@ -26,7 +26,7 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_feed feed[MOST];
     void *data[MOST];
-    gckpt_pick wanted[MOST]; /* gradients of inputs, which nothing else would ask for */
+    gckpt_fetch_spec wanted[MOST]; /* gradients of inputs, which nothing else would ask for */
     int feeds, picks, params;
     const char *name;
 } rig;

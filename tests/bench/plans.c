@@ -131,7 +131,7 @@ static int open_range(range *r, const net *n, int as_built, curve *c)
     r->as_built = as_built;
     for (int i = 0; good && gckpt_frontier_get(f, i, &at) == GCKPT_OK; i++) {
         gckpt_plan *p = gckpt_frontier_plan(f, at.bytes);
-        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_work(p) == at.work;
+        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_cost(p) == at.cost;
         if (good) {
             gckpt_plan *alone = plan_in(r, at.bytes);
             r->least = i == 0 ? at.bytes : r->least;
@@ -139,8 +139,8 @@ static int open_range(range *r, const net *n, int as_built, curve *c)
             curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
             const double more = at.overhead - gckpt_plan_overhead(alone);
             r->points++;
-            r->above += at.work > gckpt_plan_work(alone);
-            r->below += at.work < gckpt_plan_work(alone);
+            r->above += at.cost > gckpt_plan_cost(alone);
+            r->below += at.cost < gckpt_plan_cost(alone);
             r->most = more > r->most ? more : r->most;
             gckpt_plan_free(alone);
         } else {
@@ -149,7 +149,7 @@ static int open_range(range *r, const net *n, int as_built, curve *c)
         gckpt_plan_free(p);
     }
     r->all = at.bytes;
-    r->step = (uint64_t)((double)at.work / (1 + at.overhead) + 0.5);
+    r->step = (uint64_t)((double)at.cost / (1 + at.overhead) + 0.5);
     r->proven = gckpt_frontier_proven_bytes(f);
     gckpt_frontier_free(f);
     for (int i = 0; i < CERTIFIED && good; i++) {
@@ -169,7 +169,7 @@ static size_t fewest(const range *r, uint64_t work, int proven)
     for (int first = 1; first || many > few + (many - r->others) / 500; first = 0) {
         size_t middle = first ? few : few + (many - few) / 2;
         gckpt_plan *p = plan_in(r, middle);
-        int enough = (proven ? gckpt_plan_proven_work(p) : gckpt_plan_work(p)) <= work;
+        int enough = (proven ? gckpt_plan_proven_cost(p) : gckpt_plan_cost(p)) <= work;
         size_t bytes = gckpt_plan_bytes(p);
         gckpt_plan_free(p);
         if (first && enough)
@@ -187,7 +187,7 @@ static column column_of(const range *r, uint64_t work)
 {
     column c = { 0, 0, 0, 0 };
     gckpt_plan *p = plan_in(r, r->all);
-    c.none = gckpt_plan_work(p) > work;
+    c.none = gckpt_plan_cost(p) > work;
     gckpt_plan_free(p);
     if (c.none)
         return c;
@@ -204,7 +204,7 @@ static column last_column(const range *r, uint64_t step, double *extra)
 {
     gckpt_plan *p = plan_in(r, r->least);
     column c = { 0, r->least, r->proven, gckpt_plan_gap(p) };
-    *extra = (double)gckpt_plan_work(p) / (double)step - 1;
+    *extra = (double)gckpt_plan_cost(p) / (double)step - 1;
     gckpt_plan_free(p);
     return c;
 }
@@ -630,7 +630,7 @@ static void print_terms(FILE *f)
         "| **optimal** | what `GCKPT_OPTIMAL`, and `GCKPT_AUTO` under a budget, finds with "
         "`desc.as_built` |\n"
         "| *proven: none in* | no schedule at all that fits in these bytes is as fast "
-        "(`gckpt_plan_proven_work`); in the last column, none fits "
+        "(`gckpt_plan_proven_cost`); in the last column, none fits "
         "(`gckpt_plan_proven_bytes`) |\n"
         "| *gap* | by how much the optimal plan of that column may take too long for its bytes "
         "(`gckpt_plan_gap`): what nobody knows, not what is lost |\n\n"

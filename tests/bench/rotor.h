@@ -144,12 +144,12 @@ static inline int rotor_read(rotor *r)
         gckpt_plan_get(plan, x, &ins);
         gckpt_plan_usage(plan, x, &usage);
         gckpt_graph_node(g, ins.id, &node);
-        if (node.batchless) /* of parameters only: runs once a step, whatever the plan */
+        if (node.batch_invariant) /* of parameters only: runs once a step, whatever the plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];
             r->ops[number[ins.id]].during = during[x];
-            r->ops[number[ins.id]].backward = usage.work;
+            r->ops[number[ins.id]].backward = usage.cost;
         }
         if (ins.kind != GCKPT_FORWARD)
             continue;
@@ -167,7 +167,7 @@ static inline int rotor_read(rotor *r)
             o->out *= (size_t)node.shape.d[i];
         o->aux = t->aux_bytes;
         o->work = during[x];
-        o->forward = usage.work;
+        o->forward = usage.cost;
         for (int k = 0; k < o->inputs; k++) {
             const int q = gckpt_id(t->in[k]->base);
             o->in[k] = number[q];
@@ -225,7 +225,7 @@ static inline int stage_drop_unread(const rotor *r, const rotor_stage *s, int *l
                 continue;
             value[at] = aux[at] = 0;
         } else if (e < 0) {
-            aux[at] |= (r->ops[op_at(e)].reads & GCKPT_AUX) != 0;
+            aux[at] |= (r->ops[op_at(e)].reads & GCKPT_SAVED) != 0;
         }
         for (int k = stage_reads(r, s, e, ops); k-- > 0;)
             value[ops[k] - s->low] = 1;
@@ -255,7 +255,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
             value[e - s->low] = x;
             run->cost += r->ops[e].forward;
         } else {
-            if (r->ops[op_at(e)].reads & GCKPT_AUX)
+            if (r->ops[op_at(e)].reads & GCKPT_SAVED)
                 aux_end[value[op_at(e) - s->low]] = x;
             run->cost += r->ops[op_at(e)].backward;
         }

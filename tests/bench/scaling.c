@@ -32,13 +32,13 @@ static int begin(size_t bytes, int begun)
 
 static int exchange(void *user, int peer, const void *send, size_t out, void *receive, size_t in)
 {
-    const gckpt_ranks *r = &watch.engine.ranks;
+    const gckpt_transport *r = &watch.engine.ranks;
     return (void)user, begin(out + in, r->exchange(r->user, peer, send, out, receive, in));
 }
 
 static int all_reduce(void *user, float *x, size_t n)
 {
-    const gckpt_ranks *r = &watch.engine.ranks;
+    const gckpt_transport *r = &watch.engine.ranks;
     return (void)user, begin(n * sizeof *x, r->all_reduce(r->user, x, n));
 }
 
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
         return fail("MPI");
     while (argc > 1 && mode < 4 && strcmp(argv[1], modes[mode]) != 0)
         mode++;
-    gckpt_ranks ranks = watch.engine.ranks;
+    gckpt_transport ranks = watch.engine.ranks;
     ranks.exchange = exchange;
     ranks.all_reduce = all_reduce;
     ranks.done = done;
@@ -80,8 +80,8 @@ int main(int argc, char **argv)
                       mode < 4 ? (gckpt_shard)mode : GCKPT_SHARD_NONE);
     b.graph = gckpt_graph_new(b.store, NULL);
     bench_build(b.graph, shape.batch, &b.loss, &b);
-    const gckpt_plan_desc desc = { .batch = BATCH, .leaves = LEAVES };
-    const gckpt_exec_desc how = { .ranks = &ranks, .fast_reduce = mode == 4 };
+    const gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = LEAVES };
+    const gckpt_exec_desc how = { .transport = &ranks, .fast_reduce = mode == 4 };
     b.plan = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
     if (b.plan == NULL)
         return fail(gckpt_error_text(b.graph));
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 
     static int32_t tokens[BATCH * 64], targets[BATCH * 64];
     int64_t first, parameters = 0;
-    gckpt_plan_share(b.plan, BATCH, ranks.rank, &first);
+    gckpt_plan_rank_rows(b.plan, BATCH, ranks.rank, &first);
     const gckpt_feed feeds[2] = { { b.feeds[0].input, tokens + first * shape.context },
                                   { b.feeds[1].input, targets + first * shape.context } };
     for (int i = 0; i < BATCH * 64; i++) {
@@ -106,13 +106,13 @@ int main(int argc, char **argv)
     double seconds = 1e30, flying = 0, waited = 0;
     uint64_t sent = 0, hash;
     for (int i = 0; i < STEPS; i++) { /* the fastest counts */
-        sent = gckpt_exec_sent(b.exec);
+        sent = gckpt_exec_bytes_sent(b.exec);
         watch.flying = watch.waited = 0;
         const double begun = now();
         if (gckpt_step(b.exec, feeds, 2, BATCH, &adamw, NULL) != GCKPT_OK)
             return fail(gckpt_error_text(b.exec));
         const double took = now() - begun;
-        sent = gckpt_exec_sent(b.exec) - sent;
+        sent = gckpt_exec_bytes_sent(b.exec) - sent;
         if (took < seconds) {
             seconds = took;
             flying = watch.flying;

@@ -80,7 +80,7 @@ static int open_stack(net *n, const shape_of_model *model, gckpt_storage storage
         x = gckpt_checkpoint(block, x, &s);
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, shape);
     gckpt_store_freeze(n->store, "frozen.*", 1);
-    gckpt_store_pack(n->store, "frozen.*", storage);
+    gckpt_store_quantise(n->store, "frozen.*", storage);
     return net_close(n, gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL), head, target));
 }
 
@@ -172,11 +172,11 @@ int main(void)
     net n;
     printf("| plan | MB | of store-all | forwards again | extra time | no schedule below |\n"
            "|---|---|---|---|---|---|\n");
-    int good = open_stack(&n, &llama_13b, GCKPT_STORED_F32) &&
+    int good = open_stack(&n, &llama_13b, GCKPT_STORAGE_F32) &&
                print_rows(&n, "activations fp32", GCKPT_FP32, &fp32) &&
                print_rows(&n, "activations bf16", GCKPT_BF16, &bf16);
     net_free(&n);
-    good = good && open_stack(&n, &llama_13b, GCKPT_STORED_I8);
+    good = good && open_stack(&n, &llama_13b, GCKPT_STORAGE_I8);
     gckpt_plan *all = good ? plan_of(&n, GCKPT_BF16, GCKPT_STORE_ALL, 0) : NULL;
     int8 = all != NULL ? gckpt_plan_arena(all) : 0;
     gckpt_plan_free(all);
@@ -184,6 +184,6 @@ int main(void)
     printf("\n| %s, weights as | weights, MB | least, fp32 | least, bf16 |\n|---|---|---|---|\n",
            llama_1b.name);
     for (int k = 0; k < 5 && good; k++)
-        good = k == GCKPT_STORED_F16 || print_stored(names[k], (gckpt_storage)k);
+        good = k == GCKPT_STORAGE_F16 || print_stored(names[k], (gckpt_storage)k);
     return !good || int8 != bf16 || fflush(stdout) != 0;
 }

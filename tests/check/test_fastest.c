@@ -45,9 +45,9 @@ static double ticks;
 static double tick(void *user) { return ticks += *(double *)user; }
 static double second = 1;
 
-static gckpt_timed timing(const model *m, double limit)
+static gckpt_fit_timing timing(const model *m, double limit)
 {
-    gckpt_timed t = { .seconds = tick, .user = &second, .limit = limit, .feeds = m->feeds,
+    gckpt_fit_timing t = { .clock = tick, .user = &second, .limit = limit, .feeds = m->feeds,
             .feed_count = 2 };
     return t;
 }
@@ -77,23 +77,23 @@ static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 
 /* The report: gckpt_fit's plan first, all within the budget, nothing twice; the plan is the fastest
  * of those that ran, but for 1/64, and none before it is. */
-static void check_report_of(const gckpt_timed *t, const gckpt_plan *p, const gckpt_plan *fit,
+static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, const gckpt_plan *fit,
                             size_t budget)
 {
     CHECK(t->count >= 1 && t->count <= GCKPT_MAX_TRIALS && t->fastest >= 0 && t->fastest < t->count);
     const gckpt_trial *mine = &t->trials[t->fastest], *first = &t->trials[0];
     CHECK(mine->rows == gckpt_plan_rows(p) && mine->bytes == gckpt_plan_bytes(p) &&
-          mine->work == gckpt_plan_step_work(p) && mine->runs > 0);
+          mine->cost == gckpt_plan_step_cost(p) && mine->runs > 0);
     CHECK(first->rows == gckpt_plan_rows(fit) && first->bytes == gckpt_plan_bytes(fit) &&
-          first->work == gckpt_plan_step_work(fit));
+          first->cost == gckpt_plan_step_cost(fit));
     for (int i = 0; i < t->count; i++) {
         const gckpt_trial *a = &t->trials[i];
         CHECK_MSG(!budget || a->bytes <= budget, "trial %d: %lu bytes", i, (unsigned long)a->bytes);
-        CHECK(a->work <= first->work + first->work / 4 && B % a->rows == 0);
+        CHECK(a->cost <= first->cost + first->cost / 4 && B % a->rows == 0);
         CHECK(a->runs == 0 || a->seconds * 65 / 64 >= mine->seconds);
         CHECK(i >= t->fastest || a->seconds > mine->seconds);
         for (int k = 0; k < i; k++)
-            CHECK(a->rows != t->trials[k].rows || a->work != t->trials[k].work);
+            CHECK(a->rows != t->trials[k].rows || a->cost != t->trials[k].cost);
     }
 }
 
@@ -123,7 +123,7 @@ static void test_budgets(void)
         gckpt_result why = gckpt_error(s);
         gckpt_store_free(s);
         s = gckpt_store_new(NULL);
-        gckpt_timed t = timing(&m, 100);
+        gckpt_fit_timing t = timing(&m, 100);
         ticks = 0;
         gckpt_plan *p = gckpt_fit_timed(s, build, &m, B, &d, NULL, &t);
         CHECK_MSG(!p == !fit, "setting %d: %s", setting, gckpt_error_text(s));
@@ -164,7 +164,7 @@ static void test_copies(void)
 {
     static float x[B * 64];
     model m = { .feeds = { { 0, x }, { 0, x } } };
-    gckpt_timed t[2];
+    gckpt_fit_timing t[2];
     size_t copies = 0;
     for (int with = 0; with < 2; with++) {
         gckpt_store *s = gckpt_store_new(NULL);
@@ -179,7 +179,7 @@ static void test_copies(void)
     CHECK_MSG(t[0].count > 2 && t[0].count == t[1].count, "%d trials, %d with copies", t[0].count, t[1].count);
     for (int i = 0; i < t[0].count && i < t[1].count; i++) {
         const gckpt_trial *a = &t[0].trials[i], *b = &t[1].trials[i];
-        CHECK_MSG(a->rows == b->rows && a->work == b->work && (a->bytes == b->bytes || a->bytes + copies == b->bytes),
+        CHECK_MSG(a->rows == b->rows && a->cost == b->cost && (a->bytes == b->bytes || a->bytes + copies == b->bytes),
                   "trial %d: %zu bytes, %zu with copies", i, a->bytes, b->bytes);
     }
 }
@@ -196,7 +196,7 @@ static void test_store(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         for (int i = 0; i < 2; i++) {
             uint64_t before = everything(s);
-            gckpt_timed t = timing(&m, 200);
+            gckpt_fit_timing t = timing(&m, 200);
             gckpt_plan *q = timed ? gckpt_fit_timed(s, build, &m, B, &d, NULL, &t) : NULL;
             CHECK_MSG(everything(s) == before, "%d", i);
             gckpt_plan_free(q);
@@ -216,7 +216,7 @@ static void test_clock(void)
         model m = plain();
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_plan_desc d = { .budget = 40000 };
-        gckpt_timed t = timing(&m, limits[i]);
+        gckpt_fit_timing t = timing(&m, limits[i]);
         double step = steps[i];
         t.user = &step;
         t.count = 77;
@@ -230,7 +230,7 @@ static void test_clock(void)
             check_report_of(&t, p, fit, d.budget);
         if (i < 3)
             CHECK(gckpt_plan_rows(p) == gckpt_plan_rows(fit) &&
-                  gckpt_plan_step_work(p) == gckpt_plan_step_work(fit));
+                  gckpt_plan_step_cost(p) == gckpt_plan_step_cost(fit));
         gckpt_plan_free(fit);
         rig_free(NULL, p, NULL, s);
     }
@@ -291,7 +291,7 @@ static void test_choice(void)
             continue;
         model m = plain();
         gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_timed t = timing(&m, 1e5);
+        gckpt_fit_timing t = timing(&m, 1e5);
         for (int i = 1; i <= B; i++)
             of_rows[i] = i == rows ? 10 * i : 20 * i;
         ticks = 0;
@@ -330,7 +330,7 @@ static void test_arena(void)
     model m = { .feeds = { { 0, x }, { 0, x } } };
     gckpt_exec_desc how = { .memory = heap_memory(&h) };
     gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_timed t = timing(&m, 200);
+    gckpt_fit_timing t = timing(&m, 200);
     t.exec = &how;
     ticks = 0;
     gckpt_plan *p = gckpt_fit_timed(s, build_wide, &m, B, NULL, NULL, &t);
@@ -371,12 +371,12 @@ static void test_errors(void)
     gckpt_plan_free(p);
     const uint64_t before = everything(s);
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        gckpt_timed t = timing(&m, 100);
+        gckpt_fit_timing t = timing(&m, 100);
         gckpt_plan_desc d = { 0 };
         gckpt_exec_desc how = { 0 };
-        gckpt_build made_by = i == 6 ? NULL : build;
+        gckpt_build_fn made_by = i == 6 ? NULL : build;
         t.exec = &how;
-        t.seconds = i == 1 ? NULL : tick;
+        t.clock = i == 1 ? NULL : tick;
         t.feed_count = i == 3 ? 1 : 2;
         d.budget = i == 7;
         how.memory.memory = i == 2 ? room : NULL;
@@ -387,7 +387,7 @@ static void test_errors(void)
         m.refuse = i == 10;
         d.optimiser = i == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
         if (i == 8)
-            d.optimiser = GCKPT_OWN_OPTIMISER;
+            d.optimiser = GCKPT_CUSTOM_OPTIMISER;
         p = gckpt_fit_timed(s, made_by, &m, i == 10 ? 1 : B, &d, NULL, i ? &t : NULL);
         CHECK_MSG(!p && gckpt_error(s) == cases[i].result &&
                       strstr(gckpt_error_text(s), cases[i].says) != NULL,
@@ -398,7 +398,7 @@ static void test_errors(void)
     tokens[7] = 0;
     m = plain();
     m.mixes = 1; /* is not cut, whatever it costs */
-    gckpt_timed t = timing(&m, 100);
+    gckpt_fit_timing t = timing(&m, 100);
     p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && t.count >= 1, "%s", gckpt_error_text(s));
     for (int i = 0; i < t.count; i++)
@@ -434,8 +434,8 @@ static void test_late_failure(void)
     const uint64_t before = everything(s);
     int late = 0;
     for (spoil_at = 1, p = NULL; !p && spoil_at < 100; spoil_at += 3) {
-        gckpt_timed t = timing(&m, 30);
-        t.seconds = spoiling;
+        gckpt_fit_timing t = timing(&m, 30);
+        t.clock = spoiling;
         ticks = reads = 0;
         p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
         if (!p)
@@ -460,7 +460,7 @@ static void test_allocations(void)
         gckpt_store_desc sd = { .memory = heap_memory(&h) };
         gckpt_exec_desc how = { .memory = sd.memory };
         gckpt_plan_desc d = { .memory = sd.memory, .budget = 20000 };
-        gckpt_timed t = timing(&m, 60);
+        gckpt_fit_timing t = timing(&m, 60);
         m.layers = 1;
         t.exec = &how;
         ticks = 0;

@@ -200,7 +200,7 @@ size_t get(void *user, void *bytes, size_t size)
 static memory_file file;
 
 /* GCKPT_NO_TRAINING: and RANKS */
-#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_BANDS))
+#if !defined(GCKPT_NO_EXPORT) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16) || defined(GCKPT_NO_TILES))
 /* A plan's file that has another number `at`, behind those of its tensors (tables/file.c). */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
@@ -230,7 +230,7 @@ static void files(uint64_t hash)
     desc.batch = BATCH;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
     file.size = file.at = 0;
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
     expect(gckpt_plan_write(p, put, &file) == GCKPT_OK, "tables", m.graph);
     gckpt_plan_free(p);
 #ifdef GCKPT_NO_BF16
@@ -239,8 +239,8 @@ static void files(uint64_t hash)
 #ifdef GCKPT_NO_TRAINING
     refuses_file(&m, 5, GCKPT_STORE_ALL, "GCKPT_NO_TRAINING");
 #endif
-#ifdef GCKPT_NO_BANDS
-    refuses_file(&m, 13, 1, "GCKPT_NO_BANDS");
+#ifdef GCKPT_NO_TILES
+    refuses_file(&m, 13, 1, "GCKPT_NO_TILES");
 #endif
 #ifdef GCKPT_NO_RANKS
     refuses_file(&m, 14, 2, "GCKPT_NO_RANKS");
@@ -252,7 +252,7 @@ static void files(uint64_t hash)
     expect(gckpt_store_c(m.store, "weights", put, &file) == GCKPT_OK, "tables", m.store);
     printf("TABLES\n");
 #endif
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
     file.size = file.at = 0;
     expect(gckpt_plan_print(p, put, &file) == GCKPT_OK, "pictures", m.graph);
     file.size = file.at = 0;
@@ -295,7 +295,7 @@ static void files(uint64_t hash)
     gckpt_parameter first;
     memset(&narrow, 0, sizeof narrow);
     narrow.values_only = 1;
-    narrow.storage = GCKPT_STORED_BF16;
+    narrow.storage = GCKPT_STORAGE_BF16;
     file.size = file.at = 0;
     expect(gckpt_store_write_as(m.store, put, &file, &narrow) == GCKPT_OK, "a file in bf16", m.store);
     other = gckpt_store_new(NULL);
@@ -325,7 +325,7 @@ static void bands(void)
     desc.plain = 1;
     desc.budget = 2 * 4 * 64 * 4 + 4096;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
-#ifndef GCKPT_NO_BANDS
+#ifndef GCKPT_NO_TILES
     expect(p && !strcmp(gckpt_plan_op(p, gckpt_id(x)), "bands"), "bands", g);
     printf("BANDS\n");
 #else
@@ -363,7 +363,7 @@ static void budgets(uint64_t hash)
 #ifndef GCKPT_NO_FRONTIER
     gckpt_frontier *f = gckpt_frontier_new(m.graph, &m.term, 1, &desc);
     expect(gckpt_frontier_points(f) > 1, "frontier", m.graph);
-#ifndef GCKPT_NO_PICTURES
+#ifndef GCKPT_NO_PRINT
     file.size = file.at = 0;
     expect(gckpt_frontier_print(f, 0, put, &file) == GCKPT_OK && gckpt_frontier_json(f, 0, put, &file) == GCKPT_OK,
            "pictures of a frontier", m.graph);
@@ -442,22 +442,22 @@ static void runs(void)
     trained(desc, "bf16", "GCKPT_NO_BF16");
 #endif
     desc.precision = GCKPT_FP32;
-    desc.leaves = 2;
+    desc.virtual_ranks = 2;
 #ifndef GCKPT_NO_RANKS
     expect(trained(desc, "leaves", NULL) != 0, "leaves", NULL);
     printf("RANKS\n");
 #else
     trained(desc, "leaves", "GCKPT_NO_RANKS");
 #endif
-    desc.leaves = 0;
+    desc.virtual_ranks = 0;
     model m = model_new(BATCH);
-    gckpt_pick pick;
+    gckpt_fetch_spec pick;
     pick.tensor = m.h;
     pick.gradient = desc.mode != GCKPT_INFERENCE;
     desc.fetch = &pick;
     desc.fetches = 1;
     gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
-#ifndef GCKPT_NO_PICKS
+#ifndef GCKPT_NO_FETCH
     gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
 #ifdef GCKPT_NO_TRAINING
@@ -469,7 +469,7 @@ static void runs(void)
     gckpt_exec_free(e);
     printf("PICKS\n");
 #else
-    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_PICKS"), "picks", m.graph);
+    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_FETCH"), "picks", m.graph);
 #endif
     gckpt_plan_free(p);
     desc.fetches = 0;
@@ -499,15 +499,15 @@ static void runs(void)
     gckpt_exec_free(whole);
     printf("CHECK\n");
 #endif
-#ifdef GCKPT_NO_PACK
+#ifdef GCKPT_NO_QUANT
     p->packed = 1; /* as that of a constant may be */
     expect(!gckpt_exec_new(p, m.store, NULL), "packed", m.store);
-    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_PACK") != NULL, "packed, by name", m.store);
+    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "packed, by name", m.store);
 #endif
     gckpt_plan_free(p);
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
     gckpt_store_freeze(m.store, "q0", 1);
-    expect(gckpt_store_pack(m.store, "q0", GCKPT_STORED_BF16) == GCKPT_OK, "pack", m.store);
+    expect(gckpt_store_quantise(m.store, "q0", GCKPT_STORAGE_BF16) == GCKPT_OK, "pack", m.store);
     printf("PACK\n");
 #endif
     model_free(&m);
@@ -543,7 +543,7 @@ static void refusals(void)
     expect(gckpt_plan_params(p, bare) == GCKPT_OK && !gckpt_exec_new(p, bare, NULL) &&
                strstr(gckpt_error_text(bare), "GCKPT_NO_TRAINING"),
            "weights that nobody gave", bare);
-#ifndef GCKPT_NO_TABLES
+#ifndef GCKPT_NO_EXPORT
     file.size = file.at = 0;
     expect(gckpt_store_c(bare, "weights", put, &file) == GCKPT_E_ARG, "weights that nobody gave are not printed", bare);
 #endif

@@ -32,7 +32,7 @@ static struct {
     gckpt_exec *exec;
     gckpt_tensor *tensor[MOST];
     gckpt_term term[8];
-    gckpt_pick pick[2 * MOST];
+    gckpt_fetch_spec pick[2 * MOST];
     float *picked[2 * MOST];
     size_t size[2 * MOST];
     void *constant[MOST];
@@ -249,7 +249,7 @@ static T build(const char *name, const T *x, int n)
     if (!strcmp(name, "rotary")) {
         gckpt_rotary_desc d = { 0 };
         float frequencies[512];
-        d.heads = whole(), d.base = real(), d.first = whole(), d.turned = whole();
+        d.heads = whole(), d.base = real(), d.position = whole(), d.columns = whole();
         d.scale = real();
         const int given = whole();
         for (int i = 0; i < given && i < 512; i++)
@@ -372,7 +372,7 @@ static void add_param(int measured)
             p.values[i] = real();
     if (frozen)
         gckpt_store_freeze(net.store, name, 1);
-    if (frozen > 1 && gckpt_store_pack(net.store, name, (gckpt_storage)(frozen - 1)))
+    if (frozen > 1 && gckpt_store_quantise(net.store, name, (gckpt_storage)(frozen - 1)))
         failed("pack", net.store);
 }
 static void draw(void)
@@ -420,7 +420,7 @@ static void add_plan(void)
     d.mode = (gckpt_mode)number();
     d.batch = number();
     d.optimiser = (gckpt_optimiser)number();
-    d.leaves = (int)number();
+    d.virtual_ranks = (int)number();
     d.precision = (gckpt_precision)number();
     d.threads = net.threads;
     const int size = gckpt_graph_size(net.graph), picks = (int)number();
@@ -428,7 +428,7 @@ static void add_plan(void)
         gckpt_node v;
         if (gckpt_graph_node(net.graph, id, &v) != GCKPT_OK)
             continue;
-        printf("node %d %s %d %d %d %d", id, v.op, v.loss, v.batchless, (int)v.type, v.shape.n);
+        printf("node %d %s %d %d %d %d", id, v.op, v.loss, v.batch_invariant, (int)v.type, v.shape.n);
         for (int i = 0; i < v.shape.n; i++)
             printf(" %d", (int)v.shape.d[i]);
         printf(" %d", v.inputs);
@@ -457,8 +457,8 @@ static void add_plan(void)
                        : reached[id] && (picks & 4 || (param && !p.frozen && picks & 1))) {
                 const int64_t n = elements(&v.shape);
                 const int i = net.picks++;
-                net.size[i] = (size_t)(v.batchless ? n : d.batch * (n / net.rows));
-                net.picked[i] = v.batchless ? NULL : malloc(net.size[i] * 4);
+                net.size[i] = (size_t)(v.batch_invariant ? n : d.batch * (n / net.rows));
+                net.picked[i] = v.batch_invariant ? NULL : malloc(net.size[i] * 4);
                 net.picked_as[i] = ref;
                 net.pick[i].tensor = net.tensor[ref], net.pick[i].gradient = g;
             }

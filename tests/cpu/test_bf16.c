@@ -334,8 +334,8 @@ static void test_stored(void)
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
     static float scales[BLOCKS_K], want[BLOCKS_M * BLOCKS_N];
     for (int i = 0; i < 24; i++) {
-        const gckpt_storage storage = (gckpt_storage)(GCKPT_STORED_BF16 + i % 4);
-        const uint32_t grain = storage == GCKPT_STORED_I4 ? 32 : 1, by_links = i & 4;
+        const gckpt_storage storage = (gckpt_storage)(GCKPT_STORAGE_BF16 + i % 4);
+        const uint32_t grain = storage == GCKPT_STORAGE_I4 ? 32 : 1, by_links = i & 4;
         const uint32_t m = 1 + below(BLOCKS_M), n = (1 + below(i % 3 ? 128 : 40) / grain) * grain;
         const uint32_t k = (1 + below(i % 3 ? 90 : 400) / grain) * grain;
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .accumulate = 1 };
@@ -343,13 +343,13 @@ static void test_stored(void)
         t.b.row = by_links ? k : 1, t.b.step = by_links ? 1 : n;
         blocks_fill(&t, 0);
         for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* of I4, a scale and 32 numbers */
-            packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORED_I8
+            packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
                                         ? below(65536)
                                         : below(2) << 15 | 0x3000 | below(4096));
         for (int at = 0; at < BLOCKS_K; at++)
             scales[at] = 0.01f * (float)(1 + below(100));
-        const float *of_rows = storage == GCKPT_STORED_I8 ? scales : NULL;
-        const gckpt_unpacking stored = { storage, packed, of_rows, by_links ? k : n, n * k, NULL };
+        const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
+        const gckpt_dequantisation stored = { storage, packed, of_rows, by_links ? k : n, n * k, NULL };
         gckpti_unpack(&stored, 0, n * k, blocks_f32[1]);
         t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.room = blocks_room;
         memcpy(want, blocks_start, sizeof want);
@@ -613,7 +613,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
             terms[0].loss = gckpt_linear_cross_entropy(h, v, y);
         else
             terms[1].loss = gckpt_mean_squared_error(h, z);
-    const gckpt_pick pick = { h, 1 };
+    const gckpt_fetch_spec pick = { h, 1 };
     gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
                              .optimiser = GCKPT_SGD,
                              .batch = entries,
@@ -819,10 +819,10 @@ static void test_workspace(void)
         call.in[1].data = w, call.in[1].grad = dw;
         call.out_bf16 = out;
         for (int backward = 0; backward < 2 && call.kernels; backward++) {
-            const size_t size = (backward ? call.work_backward : call.work_forward) / 4;
+            const size_t size = (backward ? call.workspace_backward : call.workspace_forward) / 4;
             float *work = (float *)calloc(size + PAST, sizeof *work);
             float past = 0;
-            call.work = work;
+            call.workspace = work;
             for (size_t at = 0; at < PAST; at++)
                 work[size + at] = 1;
             call.grad_out_bf16 = backward ? g : NULL;
@@ -925,14 +925,14 @@ static void test_attention(void)
         call.precision = GCKPT_BF16;
         call.threads = 1;
         call.kernels = gckpti_kernels_for((gckpt_isa)isa);
-        call.work = work;
+        call.workspace = work;
         call.rounded = wide ? GCKPT_IN(0) : GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT;
         call.shape = gckpt_shape3(2, AT, AC);
         for (int w = 0; w < 3; w++)
             call.in[w].shape = gckpt_shape3(2, AT, w ? AC / group : AC);
         call.shape.d[1] = call.in[0].shape.d[1] = nq;
         call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
-        call.out = got.out, call.aux = got.aux;
+        call.out = got.out, call.saved = got.aux;
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
         call.grad_out = want.g;
         call.in[0].grad = got.dq, call.in[1].grad = got.dk, call.in[2].grad = got.dv;
@@ -988,9 +988,9 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
         call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
     }
     CHECK(gckpti_op_attention.shape(&call) == GCKPT_OK);
-    CHECK(call.work_forward <= sizeof work && call.work_backward <= sizeof work);
+    CHECK(call.workspace_forward <= sizeof work && call.workspace_backward <= sizeof work);
     memset(work, 0xff, sizeof work);
-    call.work = work, call.aux = a->aux;
+    call.workspace = work, call.saved = a->aux;
     call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
     (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
@@ -1198,7 +1198,7 @@ static uint64_t train(trial *o)
         terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
         terms[i].regulariser = i == 2;
     }
-    const gckpt_pick picks[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
+    const gckpt_fetch_spec picks[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
     gckpt_plan_desc desc = o->plan;
     desc.batch = BATCH;
     desc.fetch = o->fetch ? picks : NULL;
@@ -1271,7 +1271,7 @@ static void test_same_bits(gckpt_precision precision)
             continue;
         trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
                            1 + i % 3);
-        o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
+        o.debug = i % 5 == 0 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : all;
         o.plan.plain = i % 7 == 3;
         o.plan.alignment = i % 4 == 1 ? 4 : 0;
         o.plan.bf16_weights = i % 2;
@@ -1327,7 +1327,7 @@ static uint64_t entries_trained(int t, int leaves, int micro, int threads, int p
     gckpt_plan_desc desc = { .precision = GCKPT_BF16,
                              .optimiser = GCKPT_SGD,
                              .batch = ENTRIES,
-                             .leaves = leaves,
+                             .virtual_ranks = leaves,
                              .threads = threads,
                              .plain = plain };
     gckpt_exec_desc how = { .parallel_for = threads > 1 ? any_order : NULL };
@@ -1381,7 +1381,7 @@ static void test_rows_of_entries(void)
         gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 1), one);
         b = shared ? gckpt_scale(w, least[0]) : gckpt_mul(b, w);
         gckpt_term term = { gckpt_sum_loss(gckpt_matmul(a, b)), 1, 0 };
-        const gckpt_pick pick = { b, 1 };
+        const gckpt_fetch_spec pick = { b, 1 };
         gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = &pick, .fetches = 1 };
         gckpt_exec_desc how = { .isa = i < 6 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         const gckpt_feed feeds[2] = { { 0, x }, { 1, least } };
@@ -1429,7 +1429,7 @@ static void test_chance(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 4, 4));
     gckpt_tensor *sum = gckpt_add(in, gckpt_param(g, "w", gckpt_shape1(4), zero));
     gckpt_term term = { gckpt_sum_loss(sum), 1, 0 };
-    gckpt_pick pick = { sum, 0 };
+    gckpt_fetch_spec pick = { sum, 0 };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -1491,7 +1491,7 @@ static void test_ops_of_losses(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in[3], *h[2], *sum = NULL;
         gckpt_feed feeds[3];
-        gckpt_pick picks[OPS + 2];
+        gckpt_fetch_spec picks[OPS + 2];
         static const char *const names[] = { "a", "b", "g" };
         for (int i = 0; i < 3; i++) {
             in[i] = gckpt_input(g, names[i], GCKPT_F32, gckpt_shape2(ROWS, N));
@@ -1500,10 +1500,10 @@ static void test_ops_of_losses(void)
                 h[i] = gckpt_mul(in[i], gckpt_param(g, "one", gckpt_shape1(1), one));
         }
         for (int i = 0; i < OPS; i++) {
-            picks[i] = (gckpt_pick){ one_of(i, h[0], h[1]), 0 };
+            picks[i] = (gckpt_fetch_spec){ one_of(i, h[0], h[1]), 0 };
             sum = sum ? gckpt_add(sum, picks[i].tensor) : picks[i].tensor;
         }
-        picks[OPS] = (gckpt_pick){ h[0], 1 }, picks[OPS + 1] = (gckpt_pick){ h[1], 1 };
+        picks[OPS] = (gckpt_fetch_spec){ h[0], 1 }, picks[OPS + 1] = (gckpt_fetch_spec){ h[1], 1 };
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(sum, in[2])), 1, 0 };
         gckpt_plan_desc desc = { .precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
                                  .fetch = picks,
@@ -1547,13 +1547,13 @@ static void test_coins(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 8, 8));
     gckpt_tensor *none = gckpt_param(g, "none", gckpt_shape1(8), zero), *factor[4];
-    gckpt_pick picks[STREAMS];
+    gckpt_fetch_spec picks[STREAMS];
     for (int i = 0; i < 4; i++) {
         factor[i] = gckpt_add(in, none);
-        picks[2 + i] = (gckpt_pick){ factor[i], 1 };
+        picks[2 + i] = (gckpt_fetch_spec){ factor[i], 1 };
     }
     for (int i = 0; i < 2; i++)
-        picks[i] = (gckpt_pick){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
+        picks[i] = (gckpt_fetch_spec){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
     gckpt_term term = { NULL, exact, 0 };
     term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
     gckpt_hyper hyper = gckpt_hyper_lr(0);
@@ -1615,7 +1615,7 @@ static uint64_t fetched(int which, int fetch)
                                       : gckpt_sub(slim, wide);
     gckpt_term term = { NULL, 1, 0 };
     term.loss = gckpt_mean_squared_error(both, target);
-    const gckpt_pick picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
+    const gckpt_fetch_spec picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = picks, .fetches = fetch };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -1769,7 +1769,7 @@ static uint64_t portions(int how, gckpt_precision precision, int64_t width, int6
     terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
     terms[2].loss = gckpt_cross_entropy(h, y);
     /* Fetched values and gradients are f32: beside what is not. */
-    const gckpt_pick pick = { h, width == 4100 };
+    const gckpt_fetch_spec pick = { h, width == 4100 };
     const int fetches = width >= 2100;
     gckpt_plan_desc desc = {
         .precision = precision, .batch = ROWS, .fetch = &pick, .fetches = fetches
@@ -1833,7 +1833,7 @@ static uint64_t sums(int how, int which)
     else
         y = gckpt_add(h, gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(IN, width), normal), b));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
-    const gckpt_pick picks[2] = { { gain, 0 }, { gain, 1 } };
+    const gckpt_fetch_spec picks[2] = { { gain, 0 }, { gain, 1 } };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = picks };
     gckpt_exec_desc exec = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     const gckpt_hyper hyper = { .lr = 0.01f };
@@ -1869,7 +1869,7 @@ static void test_of_parameters(void)
         gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(N, N), normal);
         gckpt_tensor *w = gckpt_matmul(a, gckpt_param(g, "b", gckpt_shape2(N, N), normal));
         gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
-        const gckpt_pick pick = { w, 0 };
+        const gckpt_fetch_spec pick = { w, 0 };
         gckpt_plan_desc desc = {
             .precision = i ? GCKPT_BF16 : GCKPT_FP32, .fetch = &pick, .fetches = 1, .plain = i == 2
         };
@@ -2038,8 +2038,8 @@ static void half_rate(void *user, const gckpt_update *u)
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
-    CHECK(how != REPACKED || (gckpt_store_pack(s, "v", GCKPT_STORED_I8) == GCKPT_OK &&
-                              gckpt_store_pack(s, "v", GCKPT_STORED_F32) == GCKPT_OK));
+    CHECK(how != REPACKED || (gckpt_store_quantise(s, "v", GCKPT_STORAGE_I8) == GCKPT_OK &&
+                              gckpt_store_quantise(s, "v", GCKPT_STORAGE_F32) == GCKPT_OK));
     if (how == GOT)
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK && w.values == held);
     for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == NOT_TOLD); i++)
@@ -2073,16 +2073,16 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     h = gckpt_linear_transposed(gckpt_gelu(h), gckpt_reshape(v, gckpt_shape2(IN, OUT)), NULL);
     h = gckpt_add(h, gckpt_embed(turned, target)); /* reads floats, as its update does */
     const gckpt_term term = { gckpt_linear_cross_entropy(h, turned, target), 1, 0 };
-    const gckpt_pick pick = { h, 0 };
+    const gckpt_fetch_spec pick = { h, 0 };
     gckpt_plan_desc d = *way, sees = { .mode = GCKPT_INFERENCE, .precision = way->precision };
     d.batch = ROWS, d.bf16_weights = with, sees.bf16_weights = with;
     sees.fetch = &pick, sees.fetches = 1;
-    d.optimiser = how == OWN ? GCKPT_OWN_OPTIMISER : d.optimiser;
+    d.optimiser = how == OWN ? GCKPT_CUSTOM_OPTIMISER : d.optimiser;
     if (how == FROZEN || how == PACKED || how == REPACKED)
         gckpt_store_freeze(s, "v", 1);
     if (how == PACKED)
-        CHECK(gckpt_store_pack(s, "v", GCKPT_STORED_BF16) == GCKPT_OK);
-    const gckpt_exec_desc by = { .own_optimiser = half_rate };
+        CHECK(gckpt_store_quantise(s, "v", GCKPT_STORAGE_BF16) == GCKPT_OK);
+    const gckpt_exec_desc by = { .custom_optimiser = half_rate };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d), *q = gckpt_plan_new(g, NULL, 0, &sees);
     gckpt_exec *e = gckpt_exec_new(p, s, &by), *see = gckpt_exec_new(q, s, NULL);
     d.bf16_weights = 0;

@@ -201,7 +201,7 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
     gckpt_call call = { .inputs = p->inputs,
                         .attributes = p->attributes,
                         .threads = threads,
-                        .row = p->row,
+                        .first_row = p->row,
                         .rows = p->shape[0].d[0],
                         .seed = p->seed,
                         .id = (int)(p->seed % 99),
@@ -265,7 +265,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
     region out = region_new(loss ? 0 : count_of(&call.shape), 1),
            aux = region_new(a->aux_floats, 1);
-    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    region work = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
     double sum = 0;
     int64_t count = 0;
     char how[64];
@@ -278,8 +278,8 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
         call.in[way - IN_PLACE].data = out.at;
     }
     call.out = loss || way == NO_OUT ? NULL : out.at;
-    call.aux = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
-    call.work = work.at;
+    call.saved = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
+    call.workspace = work.at;
     if (loss && way != NO_OUT)
         call.loss_sum = &sum, call.loss_count = &count;
     call.kernels = kernels_of(isa);
@@ -287,7 +287,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     p->op->forward_fast(&call);
     if (call.out)
         same(p, how, "out", a->out.at, &out);
-    if (call.aux)
+    if (call.saved)
         same(p, how, "aux", a->aux.at, &aux);
     CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
     if (call.loss_sum)
@@ -310,12 +310,12 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
         needs |= wanted >> i & 1 ? p->op->needs[i] : 0;
     gckpt_call call = call_of(p, a, needs, threads);
     call.out = needs & GCKPT_OUT ? a->out.at : NULL;
-    call.aux = needs & GCKPT_AUX ? a->aux.at : NULL;
+    call.saved = needs & GCKPT_SAVED ? a->aux.at : NULL;
     call.grad_out = p->op->flags & GCKPT_LOSS ? NULL : a->grad_out.at;
     for (int i = 0; i < p->inputs; i++)
         if (wanted >> i & 1) {
             call.in[i].grad = d[p->twice ? 0 : i].at;
-            call.in[i].low = d[INPUTS + i].n ? d[INPUTS + i].at : NULL;
+            call.in[i].compensation = d[INPUTS + i].n ? d[INPUTS + i].at : NULL;
             call.in[i].accumulate = (p->twice && i == 1) || accumulate >> i & 1;
         }
     return call;
@@ -326,7 +326,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
     region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
     gckpt_call call;
     /* in place: input 0's gradient is where the output's was, for one reason or the other */
-    int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
+    int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES_GRAD(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < 2 * INPUTS; i++) {
         int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
@@ -347,8 +347,8 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
     }
     in_place = in_place && !want[INPUTS].n;
     call = backward_call(p, a, wanted, accumulate, 1, want);
-    region work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
-    call.work = work.at;
+    region work = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
+    call.workspace = work.at;
     p->op->backward(&call);
     for (int i = 0; i < 2 * INPUTS; i++)
         CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
@@ -370,9 +370,9 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
             call = backward_call(p, a, wanted, accumulate, threads, got);
             if (t == 4)
                 call.grad_out = call.in[0].grad;
-            work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
+            work = region_new((int64_t)(call.workspace_backward / sizeof(float)), 1);
             fill_nan(&work);
-            call.work = work.at;
+            call.workspace = work.at;
             call.kernels = kernels_of((gckpt_isa)isa);
             call.runner = &runners[t == 3];
             p->op->backward_fast(&call);
@@ -410,19 +410,19 @@ static void try_problem(const problem *p)
             a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
         a.index[pick(0, n - 1)] = p->op == &gckpti_op_where ? INT32_MIN : p->classes - 1;
     }
-    a.aux_floats = (int64_t)((call.aux_bytes + sizeof(float) - 1) / sizeof(float));
+    a.aux_floats = (int64_t)((call.saved_bytes + sizeof(float) - 1) / sizeof(float));
     a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
     a.aux = region_new(a.aux_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
     draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
     call = call_of(p, &a, ALL_INPUTS, 1);
-    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    region work = region_new((int64_t)(call.workspace_forward / sizeof(float)), 1);
     fill_nan(&a.out);
     fill_nan(&a.aux);
     fill_nan(&work);
     call.out = loss ? NULL : a.out.at;
-    call.aux = a.aux_floats ? a.aux.at : NULL;
-    call.work = work.at;
+    call.saved = a.aux_floats ? a.aux.at : NULL;
+    call.workspace = work.at;
     if (loss)
         call.loss_sum = &a.sum, call.loss_count = &a.count;
     p->op->forward(&call);
@@ -708,9 +708,9 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     call->in[1].shape = call->in[2].shape = gckpt_shape3(
         q->d[0], capacity, q->d[2] / o->heads * (o->key_heads ? o->key_heads : o->heads));
     CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
-    region work = region_new((int64_t)(call->work_forward / sizeof(float)), 1);
+    region work = region_new((int64_t)(call->workspace_forward / sizeof(float)), 1);
     fill_nan(&work);
-    call->work = work.at;
+    call->workspace = work.at;
     (isa == GCKPT_ISA_PLAIN ? gckpti_op_attention.forward : gckpti_op_attention.forward_fast)(call);
     CHECK(region_intact(&work));
     free(work.block);
@@ -743,7 +743,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
             keys[k].at[i] = gckpti_from_bf16(gckpti_to_bf16(keys[k].at[i]));
     }
     call.in[0].data = q.at, call.in[1].data = keys[0].at, call.in[2].data = keys[1].at;
-    call.out = out.at, call.aux = aux.at;
+    call.out = out.at, call.saved = aux.at;
     attend(&call, GCKPT_ISA_PLAIN, &o, n, n);
     for (int64_t at = prefix; at < n; at += t) {
         int64_t now = at + t < n ? t : n - at;
@@ -760,7 +760,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
             }
         }
         call.in[0].data = some.at, call.in[1].data = cache[0].at, call.in[2].data = cache[1].at;
-        call.out = got.at, call.aux = had.at;
+        call.out = got.at, call.saved = had.at;
         call.position = at - prefix;
         o.causal = 1 + (int)(capacity - prefix -
                              now); /* the first `prefix` keys are none of the cache's */
@@ -1306,7 +1306,7 @@ static void test_losses(void)
 /* == kernels of the update ==================================================================== */
 static void update(int64_t n, int style, gckpt_isa isa)
 {
-    static const gckpt_rates how[3] = {
+    static const gckpt_update_constants how[3] = {
         { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f },
         { 1.0f, 0.0f, 0.0f, 1.0f, 0.5f, 0.5f, 0.0f, 1.0f, 1.0f },
         { 1e-30f, 1.0f, 0.9f, 0.1f, 0.95f, 0.05f, 1e-12f, 1e20f, 1e3f }
@@ -1328,7 +1328,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
     draw(more.at, n, style == TINY ? NORMAL : style);
     for (int h = 0; h < 5 * 4 * 3; h++) {
         static const float counts[] = { 3, 0, 16, 1, 1048577 };
-        gckpt_pass pass = { 0 };
+        gckpt_update_pass pass = { 0 };
         float sums[2];
         int64_t half = h % 2 && n > 64 ? 32 : 0; /* a block that is not the first */
         const float *adds = h % 3 == 1 ? more.at + half : NULL;
@@ -1556,7 +1556,7 @@ static void off_gelu(const gckpt_call *call, int kind)
     off(call->out + call->shape.d[1] - 1);
 }
 
-static float off_update(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update)
+static float off_update(const gckpt_update_pass *p, const float *more, int64_t at, int64_t n, int update)
 {
     float squares = right->update(p, more, at, n, update);
     off(p->state[1] + n - 1);

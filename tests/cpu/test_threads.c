@@ -83,14 +83,14 @@ static void train(training *t)
         x = gckpt_add(x, gckpt_linear(a, weight(g, i, "out", 8 * C, C), NULL));
     }
     gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
-    gckpt_pick pick = { wide, 1 };
+    gckpt_fetch_spec pick = { wide, 1 };
     gckpt_plan_desc desc = { .threads = t->threads,
                              .batch = B,
                              .optimiser = t->optimiser,
                              .update_in_backward = t->in_backward,
                              .fetch = t->fetch ? &pick : NULL,
                              .fetches = t->fetch };
-    gckpt_exec_desc run = { .own_optimiser = own,
+    gckpt_exec_desc run = { .custom_optimiser = own,
                             .user = t,
                             .parallel_for = t->backwards ? pool : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
@@ -183,7 +183,7 @@ static void check_training(void)
     two.in_backward = 1;
     train(&two);
     CHECK(one.hash == two.hash && one.norm == two.norm);
-    one.optimiser = GCKPT_OWN_OPTIMISER;
+    one.optimiser = GCKPT_CUSTOM_OPTIMISER;
     train(&one);
     two = one;
     two.threads = 1;

@@ -28,7 +28,7 @@ static inline int block_open(int argc, char **argv)
     random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
     host = (float *)calloc(ROOM, sizeof *host);
     result = (float *)malloc(ROOM * sizeof *result);
-    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
+    there = (float *)device->allocate(device->context, ROOM * sizeof *there, 256);
     return 1;
 }
 
@@ -99,8 +99,8 @@ static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *
     int64_t nearest = -1;
     for (int i = 0; i < 5 + 5 * c->inputs; i++) {
         const gckpt_arg *a = &c->in[i < 5 ? 0 : (i - 5) / 5];
-        const void *const all[] = { c->out,  c->out_bf16, c->aux,       c->loss_sum, c->loss_count,
-                                    a->grad, a->low,      a->grad_bf16, a->data,     a->bf16 };
+        const void *const all[] = { c->out,  c->out_bf16, c->saved,       c->loss_sum, c->loss_count,
+                                    a->grad, a->compensation,      a->grad_bf16, a->data,     a->bf16 };
         const int which = i < 5 ? i : 5 + i % 5;
         int64_t where = all[which] ? ((const char *)all[which] - (const char *)host) / 4 : -1;
         if (where >= 0 && where <= at && where > nearest)
@@ -145,30 +145,30 @@ static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *c
     if (!CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
         return;
     CHECK(op->shape(&planned) == GCKPT_OK);
-    CHECK(planned.work_forward <= sizeof plain_work && planned.work_backward <= sizeof plain_work);
-    c.work = planned.work_forward || planned.work_backward ? plain_work : NULL;
+    CHECK(planned.workspace_forward <= sizeof plain_work && planned.workspace_backward <= sizeof plain_work);
+    c.workspace = planned.workspace_forward || planned.workspace_backward ? plain_work : NULL;
     CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
-    const size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    const size_t work = kind == GCKPT_FORWARD ? planned.workspace_forward : planned.workspace_backward;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *a = &d.in[i];
         a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
-        a->low = (float *)over(a->low), a->index = (const int32_t *)over(a->index);
+        a->compensation = (float *)over(a->compensation), a->index = (const int32_t *)over(a->index);
         a->bytes = (const uint8_t *)over(a->bytes);
         a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
     }
-    d.out = (float *)over(c.out), d.out_bf16 = (uint16_t *)over(c.out_bf16), d.aux = over(c.aux);
+    d.out = (float *)over(c.out), d.out_bf16 = (uint16_t *)over(c.out_bf16), d.saved = over(c.saved);
     d.grad_out = (const float *)over(c.grad_out);
     d.grad_out_bf16 = (const uint16_t *)over(c.grad_out_bf16);
     d.loss_sum = (double *)over(c.loss_sum), d.loss_count = (int64_t *)over(c.loss_count);
     d.backend = device->context;
-    d.work = work ? device->get(device->context, work, 64) : NULL;
+    d.workspace = work ? device->allocate(device->context, work, 64) : NULL;
     block_in();
     kernel(&d);
     (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
     snprintf(what, sizeof what, "%s %s", op->name, kind == GCKPT_FORWARD ? "forward" : "backward");
     block_same(what, &c);
-    if (d.work)
-        device->release(device->context, d.work, work);
+    if (d.workspace)
+        device->release(device->context, d.workspace, work);
 }
 
 /* A call of one thread in a training, with nothing in it yet. */

@@ -84,7 +84,7 @@ static void operands(const gckpt_op *op, gckpt_call *c)
     CHECK_MSG(op->shape(c) == GCKPT_OK, "%s: no shape", op->name);
     if (c->in[0].shape.n && !c->mixes_rows && c->shape.n && chance(80)) {
         c->rows = c->in[0].shape.d[0];
-        c->row = chance(50) ? (int64_t)below(3) * c->rows + (int64_t)below(5) : 0;
+        c->first_row = chance(50) ? (int64_t)below(3) * c->rows + (int64_t)below(5) : 0;
     }
     for (int i = 0; i < c->inputs; i++) {
         c->in[i].data = piece(count_of(&c->in[i].shape));
@@ -119,14 +119,14 @@ static void backward(const gckpt_op *op, gckpt_call c)
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *in = &c.in[i];
         int64_t size = count_of(&in->shape);
-        int passes = op->flags & GCKPT_PASSES(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
+        int passes = op->flags & GCKPT_PASSES_GRAD(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
         if (chance(10) || in->index)
             continue;
         in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : piece(size);
         if (op->needs[i] & GCKPT_SUMS && in->grad != g && (size != n || chance(30)))
-            in->low = piece(size);
-        for (int64_t k = 0; in->low && k < size; k++)
-            in->low[k] *= 1e-6f;
+            in->compensation = piece(size);
+        for (int64_t k = 0; in->compensation && k < size; k++)
+            in->compensation[k] *= 1e-6f;
         if (in->grad == g)
             in->accumulate = 0;
     }
@@ -326,9 +326,9 @@ static void test_greatest(void)
             for (int64_t i = 0; i < n && chance(90); i++)
                 x[i] = chance(30) ? x[below(n)] : x[i];
             d.out = way == 2 || (way == 0 && chance(20)) ? NULL : piece(results);
-            d.aux = way == 2 || (way == 0 && (!d.out || chance(70))) ? piece(results) : NULL;
+            d.saved = way == 2 || (way == 0 && (!d.out || chance(70))) ? piece(results) : NULL;
             for (int64_t i = 0; i < results && way == 2; i++)
-                ((int32_t *)d.aux)[i] = (int32_t)below(size);
+                ((int32_t *)d.saved)[i] = (int32_t)below(size);
             if (way == 2)
                 d.grad_out = piece(results), d.in[0].grad = piece(n);
             both(op, way == 2 ? GCKPT_BACKWARD : GCKPT_FORWARD, &d);
@@ -444,7 +444,7 @@ static void test_between(void)
         gckpt_conversion c = { (gckpt_conversion_kind)(round % 4), NULL, NULL, NULL, 0, 0x80000123u }, e;
         h.precision = d.precision = round / 4 % 2 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
         h.rows = d.rows = odd_size();
-        h.row = d.row = chance(60) ? (int64_t)below(40) : 0;
+        h.first_row = d.first_row = chance(60) ? (int64_t)below(40) : 0;
         c.n = h.rows * (1 + (int64_t)below(20));
         start();
         c.x = piece(c.n);
@@ -510,7 +510,7 @@ static void test_update(void)
     static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };
     for (int round = 0; round < 130; round++) {
         gckpt_call h = new_call(NULL), d = h;
-        gckpt_pass p, q;
+        gckpt_update_pass p, q;
         size_t more[12], more_there[12];
         int64_t n = sizes[round % 13];
         memset(&p, 0, sizeof p);
@@ -534,7 +534,7 @@ static void test_update(void)
             for (int64_t i = 0; i < n && p.state[1]; i++)
                 p.state[1][i] = fabsf(p.state[1][i]);
             p.momentum = 0.9f;
-            gckpt_rates rates = { chance(50) ? 1.0f : 0.7f, 1e-3f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 3e-3f, 1.7f };
+            gckpt_update_constants rates = { chance(50) ? 1.0f : 0.7f, 1e-3f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 3e-3f, 1.7f };
             p.rates = rates;
         }
         q = p;
@@ -607,7 +607,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
                             { gckpt_sum_loss(gckpt_sigmoid(parts[1])), 0.5f, 0 },
                             { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
-    gckpt_pick picks[2] = { { gain, 1 }, { parts[1], 1 } };
+    gckpt_fetch_spec picks[2] = { { gain, 1 }, { parts[1], 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .precision = o->precision,
                           .fetch = picks, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
                           .backend = backend };

@@ -47,7 +47,7 @@ static size_t aside; /* bytes that values stand behind a multiple of 256 */
 
 static void *on_device(const void *from, size_t bytes)
 {
-    char *p = (char *)gpu->get(gpu->context, bytes + aside, 256);
+    char *p = (char *)gpu->allocate(gpu->context, bytes + aside, 256);
     if (from)
         gpu->copy_in(gpu->context, p + aside, from, bytes);
     held[held_count++] = p;
@@ -118,7 +118,7 @@ static gckpt_call begin(trial *t)
     if (t->op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     t->out_shape = call.shape;
-    t->aux_floats = (int64_t)(call.aux_bytes / 4);
+    t->aux_floats = (int64_t)(call.saved_bytes / 4);
     return call;
 }
 
@@ -158,8 +158,8 @@ static void sizes_of_work(const trial *t, gckpt_call *call)
     planning.out_bf16 = t->narrow & OUT ? &marker : NULL;
     planning.grad_out_bf16 = t->narrow & GRAD_OUT ? &marker : NULL;
     CHECK(gpu->workspace(gpu->context, t->op, &planning) == GCKPT_OK);
-    call->work_forward = planning.work_forward;
-    call->work_backward = planning.work_backward;
+    call->workspace_forward = planning.workspace_forward;
+    call->workspace_backward = planning.workspace_backward;
 }
 
 static void device_runs(trial *t)
@@ -195,15 +195,15 @@ static void device_runs(trial *t)
         call.loss_sum = (double *)totals;
         call.loss_count = (int64_t *)(void *)((char *)totals + 8);
     }
-    call.aux = aux = t->aux_floats ? put(NULL, t->aux_floats, 0) : NULL;
-    call.work = call.work_forward ? on_device(NULL, call.work_forward) : NULL;
+    call.saved = aux = t->aux_floats ? put(NULL, t->aux_floats, 0) : NULL;
+    call.workspace = call.workspace_forward ? on_device(NULL, call.workspace_forward) : NULL;
     gpu->find_fast(gpu->context, t->op, GCKPT_FORWARD)(&call);
     if (!loss)
         fetch(t->out, out, n, t->narrow & OUT);
     if (aux)
         fetch(t->aux, aux, t->aux_floats, 0);
     if (t->given_aux)
-        call.aux = put(t->given_aux, t->aux_floats, 0);
+        call.saved = put(t->given_aux, t->aux_floats, 0);
     if (t->given_out && t->narrow & OUT)
         call.out_bf16 = (uint16_t *)put(t->given_out, n, 1);
     else if (t->given_out)
@@ -221,7 +221,7 @@ static void device_runs(trial *t)
             call.in[i].grad = (float *)grad[i];
         if (t->op->needs[i] & GCKPT_SUMS && (!narrow || size < n)) {
             float *zero = floats(size);
-            call.in[i].low = (float *)put(zero, size, 0);
+            call.in[i].compensation = (float *)put(zero, size, 0);
             free(zero);
         }
     }
@@ -229,15 +229,15 @@ static void device_runs(trial *t)
         call.grad_out_bf16 = (uint16_t *)put(t->g, n, 1);
     else if (!loss)
         call.grad_out = (float *)put(t->g, n, 0);
-    call.work = call.work_backward ? on_device(NULL, call.work_backward) : NULL;
+    call.workspace = call.workspace_backward ? on_device(NULL, call.workspace_backward) : NULL;
     for (int i = 0; i < t->inputs; i++) { /* zeros that wait: what starts from 0 does not need them */
         int64_t size = count_of(&t->shape[i]);
         if (!call.in[i].grad || call.in[i].accumulate || size % 2)
             continue;
         gpu->fill(&call, call.in[i].grad, 0, size);
         call.in[i].accumulate = 1;
-        if (call.in[i].low)
-            gpu->fill(&call, call.in[i].low, 0, size);
+        if (call.in[i].compensation)
+            gpu->fill(&call, call.in[i].compensation, 0, size);
     }
     if (!(t->op->flags & (1u << 21)) || !loss) /* of late losses the backward counts too */
         call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
@@ -670,11 +670,11 @@ static void test_alike(trial t)
     float *low = floats(count_of(&t.out_shape));
     call.precision = GCKPT_FP32;
     call.out = floats(count_of(&t.out_shape));
-    call.work = calloc(call.work_forward + 1, 1);
+    call.workspace = calloc(call.workspace_forward + 1, 1);
     for (int i = 0; i < t.inputs; i++) {
         call.in[i].data = t.x[i];
         call.in[i].grad = grad[i] = floats(count_of(&t.shape[i]));
-        call.in[i].low = count_of(&t.shape[i]) < count_of(&t.out_shape) ? low : NULL;
+        call.in[i].compensation = count_of(&t.shape[i]) < count_of(&t.out_shape) ? low : NULL;
     }
     t.op->forward(&call);
     const int own = t.op == &gckpti_op_gelu;
@@ -703,7 +703,7 @@ static void test_alike(trial t)
         }
     for (int k = 0; k < 3; k++)
         free(grad[k]);
-    free(out), free(low), free(call.work);
+    free(out), free(low), free(call.workspace);
     finish(&t);
 }
 
@@ -781,7 +781,7 @@ static void run_chain(chain *o)
     uint16_t *out = o->place == IN_PLACE ? c : o->place == OVER_FACTOR ? factor : o->place == OVER_WORK ? work
                     : o->place == OVER_X ? twin : (uint16_t *)put(NULL, m * n, 1);
     gckpt_call first = bare(&gckpti_op_linear, back ? 2 : 3, &plain_w, back ? mn : mk, back ? gckpt_shape2(n, k) : gckpt_shape2(k, n));
-    first.work = work;
+    first.workspace = work;
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
         first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
@@ -796,10 +796,10 @@ static void run_chain(chain *o)
         second.in[0].bf16 = with, second.grad_out_bf16 = c, second.in[0].grad_bf16 = out;
     else
         second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c, second.out_bf16 = out;
-    const gckpt_moment moment = { .owner = &plain_w, .rows = 1 };
+    const gckpt_step_params moment = { .owner = &plain_w, .rows = 1 };
     for (int i = 0; i < 2 && o->between == RECORDED; i++) { /* at first sight nothing is recorded */
-        CHECK(!gpu->repeat(gpu->context, &moment));
-        CHECK(i || gpu->recorded(gpu->context));
+        CHECK(!gpu->replay(gpu->context, &moment));
+        CHECK(i || gpu->captured(gpu->context));
     }
 #ifdef GCKPT_CUDA_SHIM
     o->launches = -cuda_shim.launches;
@@ -810,12 +810,12 @@ static void run_chain(chain *o)
     else if (o->between == FILL) /* words of the product's result become others */
         gpu->fill(&first, c, 0x40003f80u, m * n / 4);
     gpu->find_fast(gpu->context, op, back ? GCKPT_BACKWARD : GCKPT_FORWARD)(&second);
-    CHECK(o->between != RECORDED || gpu->recorded(gpu->context));
+    CHECK(o->between != RECORDED || gpu->captured(gpu->context));
     CHECK(!gpu->finish(gpu->context));
 #ifdef GCKPT_CUDA_SHIM
     o->launches += cuda_shim.launches;
 #endif
-    gpu->forget(gpu->context, moment.owner);
+    gpu->discard_captures(gpu->context, moment.owner);
     float *got = floats(2 * m * n + k * n);
     fetch(got, c, m * n, 1), fetch(got + m * n, out, m * n, 1);
     if (back)
@@ -854,7 +854,7 @@ static void test_folded(void)
 static void test_border(void)
 {
     static const int plain_w = 0;
-    const gckpt_moment m = { .owner = &plain_w, .rows = 1, .seed = 1 };
+    const gckpt_step_params m = { .owner = &plain_w, .rows = 1, .seed = 1 };
     gckpt_call call = bare(&gckpti_op_linear, 2, &plain_w, gckpt_shape2(16, 16), gckpt_shape2(16, 8)), before = call;
     float *x = values(256, 1, 1), *none = floats(128), *y = floats(128), *first = floats(128);
     call.in[0].bf16 = before.in[0].bf16 = (const uint16_t *)put(x, 256, 1);
@@ -865,12 +865,12 @@ static void test_border(void)
         gpu->copy_in(gpu->context, call.out_bf16, none, 256);
         gpu->copy_in(gpu->context, before.out_bf16, none, 256);
         linear(&before);
-        CHECK(gpu->repeat(gpu->context, &m) == (i == 2));
+        CHECK(gpu->replay(gpu->context, &m) == (i == 2));
         if (i == 2)
             gpu->copy_in(gpu->context, before.out_bf16, none, 256); /* what repeats does not write it */
         else
             linear(&call);
-        CHECK(gpu->recorded(gpu->context) == 1);
+        CHECK(gpu->captured(gpu->context) == 1);
         fetch(y, call.out_bf16, 128, 1);
         if (i == 0)
             memcpy(first, y, 128 * sizeof *y);
@@ -879,7 +879,7 @@ static void test_border(void)
         CHECK_MSG((y[0] != 0) == (i < 2), "time %d, before it", i);
     }
     CHECK(!gpu->finish(gpu->context));
-    gpu->forget(gpu->context, m.owner);
+    gpu->discard_captures(gpu->context, m.owner);
     free(x), free(none), free(y), free(first);
     free_device();
 }
@@ -975,7 +975,7 @@ static uint64_t train(setting *o)
     x = gckpt_layernorm(x, NULL, NULL);
     gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target)
                                    : gckpt_linear_cross_entropy(x, table, target), 1, 0 };
-    const gckpt_pick picks[2] = { { middle, 0 }, { middle, 1 } };
+    const gckpt_fetch_spec picks[2] = { { middle, 0 }, { middle, 1 } };
     gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = gpu,
                              .fetch = picks, .fetches = o->fetch ? 2 : 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -984,7 +984,7 @@ static uint64_t train(setting *o)
     o->exact = gckpt_plan_split_exact(p, &mixer);
     snprintf(o->mixer, sizeof o->mixer, "%s", mixer ? mixer : "");
     o->bytes = gckpt_plan_bytes(p);
-    const gckpt_exec_desc how = { .backend = gpu, .debug = o->bare ? 0 : GCKPT_DEBUG_PAINT };
+    const gckpt_exec_desc how = { .backend = gpu, .debug = o->bare ? 0 : GCKPT_DEBUG_POISON };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(!p || e != NULL, "%s", gckpt_error_text(s));
     const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };

@@ -59,9 +59,9 @@ static void gradients(const gckpt_op *op, gckpt_call *c)
         const int64_t n = count_of(&x->shape);
         x->grad = piece(n), x->accumulate = chance(50);
         if (op->needs[i] & GCKPT_SUMS && chance(80))
-            x->low = piece(n);
-        for (int64_t k = 0; x->low && k < n; k++)
-            x->low[k] *= 1e-7f;
+            x->compensation = piece(n);
+        for (int64_t k = 0; x->compensation && k < n; k++)
+            x->compensation[k] *= 1e-7f;
     }
 }
 
@@ -154,7 +154,7 @@ static void pools(void)
     const int64_t n = count_of(&c.in[0].shape);
     for (int64_t i = 0; i < n; i++) /* equal ones */
         x[i] = chance(30) ? x[below(n)] : x[i];
-    c.aux = op == &gckpti_op_max_pool ? piece((int64_t)c.aux_bytes / 4 + 1) : NULL;
+    c.saved = op == &gckpti_op_max_pool ? piece((int64_t)c.saved_bytes / 4 + 1) : NULL;
     ways(op, &c, 0);
 }
 
@@ -188,10 +188,10 @@ static void channels(void)
         both(op, GCKPT_FORWARD, &c);
         return;
     }
-    c.aux = chance(80) ? piece((int64_t)c.aux_bytes / 4) : NULL;
-    c.out = !c.aux || chance(90) ? piece(count_of(&c.shape)) : NULL;
+    c.saved = chance(80) ? piece((int64_t)c.saved_bytes / 4) : NULL;
+    c.out = !c.saved || chance(90) ? piece(count_of(&c.shape)) : NULL;
     both(op, GCKPT_FORWARD, &c);
-    if (!c.aux)
+    if (!c.saved)
         return;
     c.out = NULL;
     gradients(op, &c);
@@ -244,12 +244,12 @@ static void recurrent(void)
     c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
     CHECK(op->shape(&c) == GCKPT_OK);
     values(&c);
-    float *aux = piece((int64_t)c.aux_bytes / 4);
-    c.aux = aux;
+    float *aux = piece((int64_t)c.saved_bytes / 4);
+    c.saved = aux;
     c.out = piece(count_of(&c.shape));
     both(op, GCKPT_FORWARD, &c);
     gckpt_call d = c;
-    d.aux = chance(50) ? NULL : aux, d.out = d.aux && chance(50) ? NULL : c.out;
+    d.saved = chance(50) ? NULL : aux, d.out = d.saved && chance(50) ? NULL : c.out;
     both(op, GCKPT_FORWARD, &d);
     gradients(op, &c);
     both(op, GCKPT_BACKWARD, &c);
@@ -279,22 +279,22 @@ static void watched_out(void *context, void *host_memory, const void *from, size
     outs++;
     device->copy_out(context, host_memory, from, n);
 }
-static void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+static void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     within += pass->update ? outs - outs_before : 0;
     outs_before = outs;
     device->update(call, pass);
 }
-static int watched_repeat(void *context, const gckpt_moment *m)
+static int watched_repeat(void *context, const gckpt_step_params *m)
 {
-    const int done = device->repeat(context, m);
+    const int done = device->replay(context, m);
     asked++;
     repeated += done;
     return done;
 }
 static int watched_recorded(void *context)
 {
-    const int done = device->recorded(context);
+    const int done = device->captured(context);
     refused += !done;
     return done;
 }
@@ -411,7 +411,7 @@ static void trainings(void)
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
     watched = *device;
     watched.copy_out = watched_out, watched.update = watched_update;
-    watched.repeat = watched_repeat, watched.recorded = watched_recorded;
+    watched.replay = watched_repeat, watched.captured = watched_recorded;
     for (int i = 0; i < 12; i++) {
         net o = { i % 3 == 2, i % 3 == 1, modes[i / 3 % 3], i < 3 ? BATCH : i < 6 ? 2 : 3, (gckpt_precision)(i / 3 % 2) };
         const uint64_t want = train(&o, NULL), got = train(&o, &watched);

@@ -98,9 +98,9 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
         give(&back, size, values == c.inputs && i < 2 && chance(40), (const float **)&in->grad,
              (const uint16_t **)&in->grad_bf16);
         if (i == 2 && chance(80)) {
-            in->low = piece(size);
+            in->compensation = piece(size);
             for (int64_t k = 0; k < size; k++)
-                in->low[k] *= 1e-6f;
+                in->compensation[k] *= 1e-6f;
         }
     }
     both(op, GCKPT_BACKWARD, &back);

@@ -54,9 +54,9 @@ static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
     c->in[i].grad = piece(n, chance(70) ? 4 : 1);
     c->in[i].accumulate = chance(50);
     if (op->needs[i] & GCKPT_SUMS && chance(80))
-        c->in[i].low = piece(n, 1);
-    for (int64_t k = 0; c->in[i].low && k < n; k++)
-        c->in[i].low[k] *= 1e-7f;
+        c->in[i].compensation = piece(n, 1);
+    for (int64_t k = 0; c->in[i].compensation && k < n; k++)
+        c->in[i].compensation[k] *= 1e-7f;
 }
 
 static int64_t size(int64_t most)
@@ -108,9 +108,9 @@ static void norms(void)
         input(&c, i, gckpt_shape1(n));
     CHECK(op->shape(&c) == GCKPT_OK);
     c.out = chance(90) ? piece(rows * n, 1) : NULL;
-    c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
+    c.saved = c.out && chance(20) ? NULL : piece((int64_t)c.saved_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
-    if (!c.aux)
+    if (!c.saved)
         return;
     c.out = NULL;
     c.grad_out = piece(rows * n, 1);
@@ -176,9 +176,9 @@ static void cross_entropy(void)
     }
     totals(&c);
     float *aux = piece(2 * rows, 1);
-    c.aux = chance(80) ? aux : NULL;
+    c.saved = chance(80) ? aux : NULL;
     both(op, GCKPT_FORWARD, &c);
-    c.aux = aux;
+    c.saved = aux;
     c.loss_sum = NULL, c.loss_count = NULL;
     gradient(op, &c, 0, !which);
     if (soft)
@@ -224,9 +224,9 @@ static void linear_cross_entropy(int cut)
     c.in[2].index = targets(rows, classes);
     totals(&c);
     float *aux = piece(2 * rows, 1);
-    c.aux = chance(80) ? aux : NULL;
+    c.saved = chance(80) ? aux : NULL;
     both(op, GCKPT_FORWARD, &c);
-    c.aux = aux;
+    c.saved = aux;
     c.loss_sum = NULL, c.loss_count = NULL;
     gradient(op, &c, 0, 0);
     gradient(op, &c, 1, 0);
@@ -296,9 +296,9 @@ static void attention(void)
         ((float *)(uintptr_t)c.in[2].data)[(s - 1) * own + i] = float_of(i % 2 ? 0x7f800000u : 0x7fc00000u);
     }
     c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
-    c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
+    c.saved = c.out && chance(20) ? NULL : piece((int64_t)c.saved_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
-    if (!c.out || !c.aux || o.causal > 1 || o.more > 1)
+    if (!c.out || !c.saved || o.causal > 1 || o.more > 1)
         return;
     float *g = piece(n, chance(70) ? 4 : 1);
     for (int64_t i = 0; unseen && i < all; i++)

@@ -6,13 +6,13 @@
 extern "C" void nccl_engine_id(void *id) { ncclGetUniqueId((ncclUniqueId *)id); }
 
 /* On device `rank`; all ranks must call it. */
-extern "C" gckpt_ranks *nccl_engine_open(int rank, int size, const void *id, double timeout)
+extern "C" gckpt_transport *nccl_engine_open(int rank, int size, const void *id, double timeout)
 {
     nccl_ranks *m = new nccl_ranks;
     cudaSetDevice(rank);
     return nccl_ranks_open(m, rank, size, *(const ncclUniqueId *)id, timeout) ? &m->ranks : NULL;
 }
-extern "C" void nccl_engine_close(gckpt_ranks *ranks)
+extern "C" void nccl_engine_close(gckpt_transport *ranks)
 {
     nccl_ranks *m = (nccl_ranks *)ranks->user;
     cudaSetDevice(ranks->rank);

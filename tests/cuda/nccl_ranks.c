@@ -8,15 +8,15 @@
 
 enum { DEVICES = 4, ID = 128 };
 extern void nccl_engine_id(void *id);
-extern gckpt_ranks *nccl_engine_open(int rank, int size, const void *id, double timeout);
-extern void nccl_engine_close(gckpt_ranks *ranks);
+extern gckpt_transport *nccl_engine_open(int rank, int size, const void *id, double timeout);
+extern void nccl_engine_close(gckpt_transport *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
 static gckpt_backend backends[DEVICES]; /* the same, counted */
 static int says;   /* 1: prints a line for each run */
 static int polled; /* 1: without enqueue, as it was */
 static char id[ID];
-static gckpt_ranks *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
+static gckpt_transport *engines[DEVICES], own[DEVICES]; /* own: with a rank that ends */
 static struct {
     int rank;
     long at, seen; /* its at-th exchange in the queue never comes */
@@ -60,7 +60,7 @@ static void counted_copy_out(void *context, void *host, const void *from, size_t
     n->bytes += n->stepping ? (long)bytes : 0;
     gpu[0]->copy_out(context, host, from, bytes);
 }
-static void counted_update(const gckpt_call *call, const gckpt_pass *pass)
+static void counted_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     counts *n = counted(call->backend);
     const long waits = n->waits - n->before, landings = n->landings - n->before_landings;
@@ -68,15 +68,15 @@ static void counted_update(const gckpt_call *call, const gckpt_pass *pass)
     n->early_landings = n->stepping && landings > n->early_landings ? landings : n->early_landings;
     gpu[0]->update(call, pass);
 }
-static int counted_repeat(void *context, const gckpt_moment *m)
+static int counted_repeat(void *context, const gckpt_step_params *m)
 {
-    int done = gpu[0]->repeat(context, m);
+    int done = gpu[0]->replay(context, m);
     counted(context)->asked++;
     return counted(context)->repeated += done, done;
 }
 static int counted_recorded(void *context)
 {
-    int done = gpu[0]->recorded(context);
+    int done = gpu[0]->captured(context);
     return counted(context)->refused += !done, done;
 }
 static int counted_landed(void *user)
@@ -84,7 +84,7 @@ static int counted_landed(void *user)
     int rank = 0;
     while (own[rank].user != user)
         rank++;
-    const int over = engines[rank]->landed(user);
+    const int over = engines[rank]->enqueued_done(user);
     n_of[rank].landings += over != 0;
     return over;
 }
@@ -96,13 +96,13 @@ static int dying_enqueue(void *user, void *queue, int peer, const void *send, si
     return engines[0]->enqueue(user, queue, peer, send, send_bytes, receive, receive_bytes);
 }
 
-static gckpt_ranks *engine(ranks_world *w, int rank)
+static gckpt_transport *engine(ranks_world *w, int rank)
 {
     engines[rank] = nccl_engine_open(rank, w->size, id, death.at ? 2 : 600);
     if (!CHECK(engines[rank] != NULL))
         exit(1);
     own[rank] = *engines[rank];
-    own[rank].landed = counted_landed;
+    own[rank].enqueued_done = counted_landed;
     if (polled)
         own[rank].enqueue = NULL;
     if (death.at) {
@@ -157,7 +157,7 @@ static void dies(setting s, int rank, long at)
     for (int i = 0; i < s.ranks; i++)
         CHECK_MSG(i == rank || (t.out[i].first == GCKPT_E_PEER && t.out[i].last == GCKPT_E_PEER),
                   "exchange %ld of rank %d: rank %d: %d, %s", at, rank, i, (int)t.out[i].first, t.out[i].first_text);
-    gpu[rank]->beside(gpu[rank]->context, 0); /* which it was within */
+    gpu[rank]->use_comm_queue(gpu[rank]->context, 0); /* which it was within */
     CHECK(gpu[rank]->finish(gpu[rank]->context) == NULL);
     close_engines(s.ranks);
     death.at = 0;
@@ -258,8 +258,8 @@ int main(int argc, char **argv)
         backends[i].finish = counted_finish;
         backends[i].copy_out = counted_copy_out;
         backends[i].update = counted_update;
-        backends[i].repeat = counted_repeat;
-        backends[i].recorded = counted_recorded;
+        backends[i].replay = counted_repeat;
+        backends[i].captured = counted_recorded;
     }
     fill();
     for (int i = 0; i < 2; i++) {

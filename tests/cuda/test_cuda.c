@@ -21,7 +21,7 @@ static void tested_fails(int i, long nth) { (void)i, cuda_shim.fail_malloc = nth
 static long pieces, fails_at;
 static void *counted_get(void *context, size_t bytes, size_t alignment)
 {
-    void *p = fails_at && !--fails_at ? NULL : gpu[0]->get(context, bytes, alignment);
+    void *p = fails_at && !--fails_at ? NULL : gpu[0]->allocate(context, bytes, alignment);
     pieces += p != NULL;
     return p;
 }
@@ -54,20 +54,20 @@ static long waits(void)
     return 0;
 #endif
 }
-static int watched_repeat(void *context, const gckpt_moment *m)
+static int watched_repeat(void *context, const gckpt_step_params *m)
 {
-    int done = gpu[0]->repeat(context, m);
+    int done = gpu[0]->replay(context, m);
     asked++;
     repeated += done;
     return done;
 }
 static int watched_recorded(void *context)
 {
-    int done = gpu[0]->recorded(context);
+    int done = gpu[0]->captured(context);
     refused += !done;
     return done;
 }
-static void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+static void watched_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     if (pass->update) {
         first_update = first_update < 0 ? waits() - waits_then : first_update;
@@ -117,7 +117,7 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
     gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(HIDDEN, OUT), init);
     gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(HIDDEN), init);
     gckpt_tensor *fixed = gckpt_param(m.g, "fixed", gckpt_shape2(HIDDEN, HIDDEN), init);
-    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK && gckpt_store_pack(m.s, "fixed", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK && gckpt_store_quantise(m.s, "fixed", GCKPT_STORAGE_I8) == GCKPT_OK);
     gckpt_tensor *h = gckpt_gelu(gckpt_mul(gckpt_linear(x, w, NULL), gain));
     h = gckpt_linear(gckpt_dropout(gckpt_linear(h, fixed, NULL), 0.3f), v, NULL);
     gckpt_term terms[3] = { { gckpt_cross_entropy(h, t), 1, 0 },
@@ -323,7 +323,7 @@ static long moved;
 static void watched_move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     moved++;
-    gpu[0]->move(context, to, from, bytes, out);
+    gpu[0]->copy_async(context, to, from, bytes, out);
 }
 
 /* offloads: 2: planned to run beside what is computed. */
@@ -351,12 +351,12 @@ static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
         CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
         d.budget = g->least + (most - g->least) / 8;
         d.offload_bytes = 1 << 20;
-        d.offload_work = 1 << (offloads == 2 ? 26 : 20);
-        d.offload_beside = offloads == 2;
+        d.offload_cost = 1 << (offloads == 2 ? 26 : 20);
+        d.overlap_offload = offloads == 2;
         gckpt_plan_free(p);
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));
-        CHECK((gckpt_plan_hidden(p) > 0) == (offloads == 2));
+        CHECK((gckpt_plan_hidden_cost(p) > 0) == (offloads == 2));
     }
     const gckpt_exec_desc how = { .backend = b };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -394,8 +394,8 @@ static void test_copies(void)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];
         unsigned char *host = (unsigned char *)malloc(2 * n + 1);
-        unsigned char *a = (unsigned char *)gpu[0]->get(gpu[0]->context, n + 1, 64),
-                      *b = (unsigned char *)gpu[0]->get(gpu[0]->context, n, 64);
+        unsigned char *a = (unsigned char *)gpu[0]->allocate(gpu[0]->context, n + 1, 64),
+                      *b = (unsigned char *)gpu[0]->allocate(gpu[0]->context, n, 64);
         CHECK(host && a && b && (uintptr_t)a % 64 == 0);
         for (size_t k = 0; k < n; k++)
             host[k] = (unsigned char)(k * 167 >> 8 ^ k);
@@ -422,26 +422,26 @@ static void test_unpack(void)
     static float scales[MOST], want[MOST], got[MOST];
     const gckpt_backend *b = gpu[0];
     gckpt_call call = { .backend = b->context, .threads = 1 };
-    unsigned char *packed = (unsigned char *)b->get(b->context, sizeof stored + 16, 64);
-    float *there = (float *)b->get(b->context, sizeof scales, 64), *to = (float *)b->get(b->context, PLACES * sizeof *to, 64);
+    unsigned char *packed = (unsigned char *)b->allocate(b->context, sizeof stored + 16, 64);
+    float *there = (float *)b->allocate(b->context, sizeof scales, 64), *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
     for (int i = 0; i < MOST; i++) {
         stored[i] = (uint16_t)(i * 40503 + 77);
         scales[i] = 0.01f * (float)(1 + i % 9);
     }
     b->copy_in(b->context, there, scales, sizeof scales);
-    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
+    for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I8; storage++)
         for (int64_t row = 1; row <= 9; row++)
             for (int shift = 0; shift < 3; shift++) {
-                const size_t each = storage == GCKPT_STORED_I8 ? 1 : 2;
-                gckpt_unpacking u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
-                u.scales = storage == GCKPT_STORED_I8 ? scales : NULL;
-                u.row = storage == GCKPT_STORED_I8 ? row : u.n;
+                const size_t each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
+                gckpt_dequantisation u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
+                u.scales = storage == GCKPT_STORAGE_I8 ? scales : NULL;
+                u.row = storage == GCKPT_STORAGE_I8 ? row : u.n;
                 gckpti_unpack(&u, 0, u.n, want);
-                u.packed = packed + (size_t)shift * each;
+                u.quantised = packed + (size_t)shift * each;
                 u.scales = u.scales ? there : NULL;
                 u.to = to + shift % 2;
                 b->copy_in(b->context, packed + (size_t)shift * each, stored, (size_t)u.n * each);
-                b->unpack(&call, &u);
+                b->dequantise(&call, &u);
                 b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
                 CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
                           (int)row, shift);
@@ -449,14 +449,14 @@ static void test_unpack(void)
     unsigned char *bytes = (unsigned char *)stored; /* blocks of I4, at odd addresses, too; no NaN */
     for (int blocks = 1; blocks <= 5; blocks++)
         for (int shift = 0; shift < 3; shift++) {
-            gckpt_unpacking u = { GCKPT_STORED_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
+            gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
             for (int i = 0; i < blocks; i++)
                 bytes[18 * i + 1] &= 0xbf;
             gckpti_unpack(&u, 0, u.n, want);
-            u.packed = packed + shift;
+            u.quantised = packed + shift;
             u.to = to + shift % 2;
             b->copy_in(b->context, packed + shift, bytes, (size_t)blocks * 18);
-            b->unpack(&call, &u);
+            b->dequantise(&call, &u);
             b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
             CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "%d blocks of I4, shifted by %d", blocks, shift);
         }
@@ -504,7 +504,7 @@ static void *put_one(void *user)
 static void test_host_queues(void)
 {
     const gckpt_backend *b = gpu[0];
-    const place p = { b, (float *)b->get(b->context, sizeof(float), 0) };
+    const place p = { b, (float *)b->allocate(b->context, sizeof(float), 0) };
     float is = 0;
     pthread_t thread;
 #ifdef GCKPT_CUDA_SHIM
@@ -512,9 +512,9 @@ static void test_host_queues(void)
     cuda_shim.lazy = 1, cuda_shim.schedule = CUDA_SHIM_REVERSE;
 #endif
     b->copy_in(b->context, p.to, &is, sizeof is);
-    b->beside(b->context, 1);
+    b->use_comm_queue(b->context, 1);
     CHECK(pthread_create(&thread, NULL, put_one, (void *)(uintptr_t)&p) == 0 && pthread_join(thread, NULL) == 0);
-    b->beside(b->context, 0);
+    b->use_comm_queue(b->context, 0);
     b->copy_out(b->context, &is, p.to, sizeof is);
     CHECK_MSG(is == 1, "%g came out", (double)is);
     b->release(b->context, p.to, sizeof is);
@@ -565,17 +565,17 @@ int main(int argc, char **argv)
         lacks[i] = *gpu[i];
         lacks[i].find = find_but;
 #ifndef GCKPT_CUDA_SHIM
-        lacks[i].get = counted_get;
+        lacks[i].allocate = counted_get;
         lacks[i].release = counted_release;
 #endif
         tested[i] = &lacks[i];
     }
     watched = *tested[0];
-    watched.repeat = watched_repeat;
-    watched.recorded = watched_recorded;
+    watched.replay = watched_repeat;
+    watched.captured = watched_recorded;
     watched.update = watched_update;
     watched.find = watched_find;
-    watched.move = watched_move;
+    watched.copy_async = watched_move;
     test_copies();
     test_unpack();
     test_repeats();

@@ -90,7 +90,7 @@ static void test_merge(void)
     CHECK_MSG(adapters_merge(&t.a) == 0, "%s", t.m.error);
     CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "merged already"));
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
-    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     CHECK_MSG(adapters_unmerge(&t.a) == 0, "%s", t.m.error);
     CHECK(gckpt_store_hash(t.s) == hash);
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
@@ -165,7 +165,7 @@ static void test_methods(void)
 /* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
 static void test_packed(void)
 {
-    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16, GCKPT_STORED_I8 };
+    static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
     static const double near[] = { 0.05, 0.01, 0.2 };
     const adapters_options lora = { .method = ADAPTERS_LORA };
     for (int i = 0; i < 3; i++) {

@@ -50,7 +50,7 @@ blocks()
 float pixels[48];
 const int channels_last[] = { 0, 2, 3, 1 };
 layers_permute(golden_cnn_x, gckpt_shape4(2, 3, 2, 4), channels_last, pixels);
-gckpt_pick last = { z, 0 };
+gckpt_fetch_spec last = { z, 0 };
 gckpt_feed feed = { gckpt_id(images), pixels };
 gckpt_plan_desc one = { .mode = GCKPT_INFERENCE, .fetch = &last, .fetches = 1 };
 gckpt_plan *cnn_plan = gckpt_plan_new(cnn, NULL, 0, &one);
@@ -98,7 +98,7 @@ static int checked(const char *from, const char *to, const void *x_data, const g
     gckpt_node in;
     gckpt_graph_node(gckpt_graph_of(like), gckpt_id(like), &in);
     gckpt_tensor *x = gckpt_input(g, "x", in.type, in.shape);
-    gckpt_pick pick = { model(x), 0 };
+    gckpt_fetch_spec pick = { model(x), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     int ok = gckpt_store_load_as(s, from, &torch) == GCKPT_OK && gckpt_store_save_as(s, to, &torch) == GCKPT_OK;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);

@@ -411,12 +411,12 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
         const int64_t n = count_of(&q.shape), last = q.shape.d[q.shape.n - 1];
         const int turned = q.shape.n == 2 && !c->family->transposed && !is_table(q.name);
         const int of = type_for(type, q.shape.d[turned ? 0 : q.shape.n - 1]);
-        const gckpt_storage expect = !as_file || q.shape.n == 1     ? GCKPT_STORED_F32
-                                     : of == GGUF_T_F32             ? GCKPT_STORED_F32
-                                     : of == GGUF_T_F16             ? GCKPT_STORED_F16
-                                     : of == GGUF_T_BF16            ? GCKPT_STORED_BF16
-                                     : of == GGUF_T_Q4_0 && !turned ? GCKPT_STORED_I4
-                                                                    : GCKPT_STORED_I8;
+        const gckpt_storage expect = !as_file || q.shape.n == 1     ? GCKPT_STORAGE_F32
+                                     : of == GGUF_T_F32             ? GCKPT_STORAGE_F32
+                                     : of == GGUF_T_F16             ? GCKPT_STORAGE_F16
+                                     : of == GGUF_T_BF16            ? GCKPT_STORAGE_BF16
+                                     : of == GGUF_T_Q4_0 && !turned ? GCKPT_STORAGE_I4
+                                                                    : GCKPT_STORAGE_I8;
         gckpt_parameter p;
         long wrong = 0;
         if (!CHECK(gckpt_store_get(s, gckpt_store_find(s, q.name), &p) == GCKPT_OK))
@@ -424,15 +424,15 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
         CHECK_MSG(p.storage == expect, "%s: %s is stored as %d, not %d", what, q.name,
                   (int)p.storage, (int)expect);
         for (int64_t k = 0; k < n; k++) {
-            const unsigned char *bytes = (const unsigned char *)p.packed;
+            const unsigned char *bytes = (const unsigned char *)p.quantised;
             float have = 0;
             double off = 0;
-            if (p.storage == GCKPT_STORED_F32)
+            if (p.storage == GCKPT_STORAGE_F32)
                 have = p.values[k];
-            else if (p.storage == GCKPT_STORED_I8) {
-                have = (float)((const int8_t *)p.packed)[k] * p.scales[k / last];
+            else if (p.storage == GCKPT_STORAGE_I8) {
+                have = (float)((const int8_t *)p.quantised)[k] * p.scales[k / last];
                 off = 0.50001 * (double)p.scales[k / last];
-            } else if (p.storage == GCKPT_STORED_I4) {
+            } else if (p.storage == GCKPT_STORAGE_I4) {
                 float block[32];
                 gguf_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);
                 have = block[k % 32];
@@ -441,7 +441,7 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
                 memcpy(&bits, bytes + 2 * k, 2);
                 const unsigned char low_first[2] = { (unsigned char)bits,
                                                      (unsigned char)(bits >> 8) };
-                gguf_floats(p.storage == GCKPT_STORED_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
+                gguf_floats(p.storage == GCKPT_STORAGE_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
                             &have);
             }
             wrong += off > 0 ? apart((double)have, (double)want[k]) > off
@@ -484,7 +484,7 @@ static void test_models(void)
             file all = make_file(&m, architecture, types[k], &floats);
             store_file(in_folder("model.gguf"), all.bytes, all.size);
             for (int as_file = 0; as_file < 2; as_file++) {
-                const model_source source = { GCKPT_STORED_F32, 0, NULL, as_file };
+                const model_source source = { GCKPT_STORAGE_F32, 0, NULL, as_file };
                 model_any have;
                 gckpt_store *s = gckpt_store_new(NULL);
                 if (CHECK_MSG(model_load(&have, s, path, &source) == 0, "%s: %s", what,
@@ -547,7 +547,7 @@ static void test_saved_as_folder(void)
     gckpt_store *s = gckpt_store_new(NULL);
     snprintf(folder, sizeof folder, "%s/whole", tuning_folder);
     CHECK_MSG(model_load(&a, s, "tests/golden/gguf/llama-q8_0.gguf", NULL) == 0 &&
-                  model_save(&a, s, folder, GCKPT_STORED_F32) == 0,
+                  model_save(&a, s, folder, GCKPT_STORAGE_F32) == 0,
               "%s", a.error);
     gckpt_store *t = tuning_load(&b, folder, NULL);
     same_config("whole", &b.config, &a.config);
@@ -924,7 +924,7 @@ static void test_damaged(void)
     for (int i = 0; i < check_tries(600); i++) {
         model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
-        const model_source source = { GCKPT_STORED_F32, 0, NULL, i % 2 };
+        const model_source source = { GCKPT_STORAGE_F32, 0, NULL, i % 2 };
         const size_t n = below(8 * 5600); /* keys and tensors */
         all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
         store_file(path, all.bytes, all.size);

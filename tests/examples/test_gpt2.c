@@ -50,7 +50,7 @@ static void test_training(void)
         CHECK(same_weights(s[i], s[0]));
     }
     snprintf(folder, sizeof folder, "%s/model", tuning_folder);
-    CHECK_MSG(model_save(&m[0], s[0], folder, GCKPT_STORED_F32) == 0, "%s", m[0].error);
+    CHECK_MSG(model_save(&m[0], s[0], folder, GCKPT_STORAGE_F32) == 0, "%s", m[0].error);
     tuning_saved("model");
     for (int i = 0; i < 3; i++) {
         gckpt_store_free(s[i]);
@@ -82,7 +82,7 @@ static void test_config(void)
         snprintf(folder, sizeof folder, "%s/config", tuning_folder);
         snprintf(path, sizeof path, "%s/config.json", folder);
         gckpt_store *s = tuning_load(&m, tuning_wrong(&edits[i]), NULL);
-        CHECK_MSG(model_save(&m, s, folder, GCKPT_STORED_BF16) == 0, "%s", m.error);
+        CHECK_MSG(model_save(&m, s, folder, GCKPT_STORAGE_BF16) == 0, "%s", m.error);
         file b = tuning_read(path);
         file_write(&b, (const unsigned char *)"", 1);
         const char *text = (const char *)b.bytes;
@@ -99,7 +99,7 @@ static void test_config(void)
 /* What is saved as BF16 or F16 is what PyTorch's rounding gives. */
 static void test_rounding(void)
 {
-    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16 };
+    static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
     static const char *const names[] = { "sharded", "bare" };
     for (int i = 0; i < 2; i++) {
         model_any m, again;

@@ -48,7 +48,7 @@ static void test_golden_model(int i)
         }
         tuning_train(&t.m, t.s, NULL, name, golden_llama[i].losses, golden_lr, modes[k], rows[k]);
         tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
-        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
         if (k == 0) /* a mapped file has its tensors in another order */
             tuning_saved(name);
         end(&t);
@@ -138,7 +138,7 @@ static void test_merge(void)
     snprintf(folder, sizeof folder, "%s/merged", tuning_folder);
     CHECK_MSG(adapters_merge(&t.a) == 0, "%s", t.m.error);
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
-    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     CHECK_MSG(adapters_unmerge(&t.a) == 0, "%s", t.m.error);
     CHECK(gckpt_store_hash(t.s) == hash);
     end(&t);
@@ -259,7 +259,7 @@ static void test_methods(void)
 /* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
 static void test_packed(void)
 {
-    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16, GCKPT_STORED_I8 };
+    static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
     static const double near[] = { 1e-4, 0.01, 0.3 }; /* the file is BF16 */
     const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
     for (int i = 0; i < 3; i++) {
@@ -299,7 +299,7 @@ static void test_added(void)
     CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
     tuning_train(&t.m, t.s, &t.how, "added", NULL, golden_adapter_lr, GCKPT_STORE_ALL, 3);
     tuning_run(&t.m, t.s, &t.how, "added", before);
-    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     end(&t);
     file b = tuning_read(path);
     file_write(&b, (const unsigned char *)"", 1);
@@ -376,7 +376,7 @@ static void tied_logits(const model_any *m, gckpt_store *s, int i)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, GOLDEN_TIED));
-    gckpt_pick pick = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
+    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, tokens, NULL)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", golden_tied[i].name, gckpt_error_text(g));
@@ -416,7 +416,7 @@ static void test_tied(void)
         if (loaded) {
             tied_logits(&t.m, t.s, i / 2);
             snprintf(folder, sizeof folder, "%s/tied", tuning_folder);
-            CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+            CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
             end(&t);
             memset(&t, 0, sizeof t);
             t.s = tuning_load(&t.m, folder, NULL);
@@ -699,9 +699,9 @@ static void test_not_finite(void)
     t.s = gckpt_store_new(NULL);
     llama_new(&t.m, 1, 8, 2, 1, 8, 16);
     CHECK(model_declare(&t.m, t.s) == 0);
-    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     t.m.config.range = INFINITY;
-    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORED_F32) != 0 &&
+    CHECK_MSG(model_save(&t.m, t.s, path, GCKPT_STORAGE_F32) != 0 &&
                   strstr(t.m.error, "not written, as it would not be JSON"),
               "%s", t.m.error);
     end(&t);

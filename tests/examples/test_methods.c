@@ -69,7 +69,7 @@ static void logits_of(tuned *t, const model_hooks *hooks, float *to)
     const model_options how = { 0, 0, 0, hooks };
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
-    const gckpt_pick pick = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
+    const gckpt_fetch_spec pick = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
@@ -410,7 +410,7 @@ static void test_packed(void)
         const adapters_options o = { .method = refused[i] };
         tuned t;
         begin(&t, NULL);
-        CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+        CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
         CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
         end(&t);
@@ -422,13 +422,13 @@ static void test_packed(void)
         tuned t;
         gckpt_parameter p;
         begin(&t, NULL);
-        CHECK(model_pack_others(&t.m, t.store, i == 2 ? GCKPT_STORED_BF16 : GCKPT_STORED_I8,
+        CHECK(model_pack_others(&t.m, t.store, i == 2 ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_I8,
                                 i == 1 ? "wte,mlp" : NULL) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == (i == 0 ? -1 : 0));
         CHECK_MSG(i > 0 || strstr(t.m.error, "model_source.floats") != NULL, "%s", t.m.error);
         const int at = gckpt_store_find(t.store, "h.0.mlp.c_fc.weight");
         CHECK(gckpt_store_peek(t.store, at, &p) == GCKPT_OK &&
-              (p.storage == GCKPT_STORED_F32) == (i == 1));
+              (p.storage == GCKPT_STORAGE_F32) == (i == 1));
         if (i > 0)
             train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
         end(&t);
@@ -436,16 +436,16 @@ static void test_packed(void)
     const adapters_options lora = { .method = ADAPTERS_LORA }, head = { .method = ADAPTERS_HEAD };
     tuned t;
     begin(&t, NULL);
-    CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &lora) == 0);
     train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 3);
     CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is packed") != NULL);
-    CHECK(model_save(&t.m, t.store, folder, GCKPT_STORED_F32) == -1);
+    CHECK(model_save(&t.m, t.store, folder, GCKPT_STORAGE_F32) == -1);
     CHECK(strstr(t.m.error, "int8") != NULL);
     end(&t);
     static float a[ROWS * T * V], b[ROWS * T * V]; /* the copied head is what ops see of wte */
     begin(&t, NULL);
-    CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    CHECK(model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
     logits_of(&t, NULL, a);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &head) == 0);
     logits_of(&t, &t.a.hooks, b);
@@ -484,13 +484,13 @@ static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
     static const model_source sources[] = {
-        { .map = 0 }, { .map = 1 }, { .storage = GCKPT_STORED_I8 }, { .map = 0 }
+        { .map = 0 }, { .map = 1 }, { .storage = GCKPT_STORAGE_I8 }, { .map = 0 }
     };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;
     begin(&t, NULL);
-    CHECK_MSG(model_save(&t.m, t.store, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.store, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
     FILE *f = fopen(path, "wb");
     CHECK(f != NULL && fputs(index, f) >= 0 && fclose(f) == 0);
@@ -501,7 +501,7 @@ static void test_model(void)
         CHECK_MSG(model_load(&u.m, u.store, folder, &sources[i]) == 0, "%s", u.m.error);
         if (i == 2)
             CHECK(gckpt_store_freeze(t.store, "*", 1) == GCKPT_OK &&
-                  model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+                  model_pack(&t.m, t.store, GCKPT_STORAGE_I8) == 0);
         logits_of(&t, NULL, a);
         logits_of(&u, NULL, b);
         CHECK_MSG((memcmp(a, b, sizeof a) == 0) == (i < 3), "source %d", i);

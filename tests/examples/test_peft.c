@@ -65,7 +65,7 @@ static void test_gradients(tuned *t, const char *what)
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { model_loss(&t->m, model_hidden(&t->m, tokens, &t->how), targets), 1, 0 };
-    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
     for (int i = 0; i < count && gckpt_store_peek(t->s, i, &p) == GCKPT_OK; i++) {
         picks[n].tensor = p.frozen ? NULL : gckpt_param(g, p.name, p.shape, none);
         picks[n].gradient = 1;
@@ -162,7 +162,7 @@ static void test_merge(int i)
     const uint64_t hash = gckpt_store_hash(t.s);
     CHECK_MSG(adapters_merge(&t.a) == 0, "%s", t.m.error);
     tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
-    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
     CHECK_MSG(adapters_unmerge(&t.a) == 0, "%s", t.m.error);
     CHECK(gckpt_store_hash(t.s) == hash);
     end(&t);
@@ -237,7 +237,7 @@ static void test_dropout(void)
  * the same bits by any plan. W is never brought into the arena as floats. */
 static void test_packed(void)
 {
-    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16, GCKPT_STORED_I8 };
+    static const gckpt_storage types[] = { GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16, GCKPT_STORAGE_I8 };
     static const char *const bases[] = { gpt2, qwen2 };
     const adapters_options dora = { .method = ADAPTERS_LORA, .targets = "all-linear", .dora = 1 };
     static float plain[LOGITS], begun[LOGITS];
@@ -265,7 +265,7 @@ static void test_packed(void)
 /* A file has what is trained as a whole, so it loads over weights that are packed. */
 static void test_saved_over_packed(void)
 {
-    const model_source packed = { .storage = GCKPT_STORED_I8 };
+    const model_source packed = { .storage = GCKPT_STORAGE_I8 };
     gckpt_parameter a, b;
     tuned t, u;
     open_base(&t, mha, &packed);
@@ -430,7 +430,7 @@ static void test_full_disk(void)
         some.rlim_cur = sizes[i % 4] < all.rlim_max ? sizes[i % 4] : all.rlim_max;
         CHECK(setrlimit(RLIMIT_FSIZE, &some) == 0);
         const int failed =
-            i < 4 ? adapters_save(&t.a, dir, "gqa") : model_save(&t.m, t.s, dir, GCKPT_STORED_F32);
+            i < 4 ? adapters_save(&t.a, dir, "gqa") : model_save(&t.m, t.s, dir, GCKPT_STORAGE_F32);
         CHECK(setrlimit(RLIMIT_FSIZE, &all) == 0);
         CHECK_MSG(failed == (i % 4 == 2 ? 0 : -1), "%d: %s", i, t.m.error);
         CHECK(is_there(dir, files[i / 4][0]) == (i % 4 >= 2) &&

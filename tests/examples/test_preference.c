@@ -109,7 +109,7 @@ static void logps_of(const loaded *l, const run_desc *d, int64_t piece, float *t
     build_pairs(&b, l, d, 2, piece);
     b.feeds[2].data = reference;
     b.feeds[3].data = labels;
-    const gckpt_pick pick = { b.logps, 0 };
+    const gckpt_fetch_spec pick = { b.logps, 0 };
     const gckpt_plan_desc desc = {
         .mode = GCKPT_INFERENCE, .batch = PREFERENCE_PAIRS, .fetch = &pick, .fetches = 1
     };
@@ -172,7 +172,7 @@ static result run(const run_desc *d, const run_how *how, const preference_sums *
                   float *after)
 {
     const int64_t batch = d->teacher != NULL ? GOLDEN_BATCH : PREFERENCE_PAIRS;
-    gckpt_pick picks[64];
+    gckpt_fetch_spec picks[64];
     result r;
     loaded l;
     built b = { 0 };
@@ -269,16 +269,16 @@ static const struct {
     const preference_sums *gradients;
     int count;
 } dpo[] = {
-    { { "tests/golden/gpt2/model", NULL, NULL, GCKPT_STORED_F32, 5e-4, 0.1, 0 }, DPO(gpt2) },
-    { { "tests/golden/gpt2/model", "tests/golden/gpt2/lora", NULL, GCKPT_STORED_F32, 5e-3, 0.1, 0 }, DPO(gpt2_lora) },
-    { { "tests/golden/llama/gqa", NULL, NULL, GCKPT_STORED_F32, 5e-4, 0.1, 0 }, DPO(llama) },
-    { { "tests/golden/llama/gqa", "tests/golden/llama/lora", NULL, GCKPT_STORED_F32, 5e-3, 0.5, 0.1 }, DPO(llama_lora) },
+    { { "tests/golden/gpt2/model", NULL, NULL, GCKPT_STORAGE_F32, 5e-4, 0.1, 0 }, DPO(gpt2) },
+    { { "tests/golden/gpt2/model", "tests/golden/gpt2/lora", NULL, GCKPT_STORAGE_F32, 5e-3, 0.1, 0 }, DPO(gpt2_lora) },
+    { { "tests/golden/llama/gqa", NULL, NULL, GCKPT_STORAGE_F32, 5e-4, 0.1, 0 }, DPO(llama) },
+    { { "tests/golden/llama/gqa", "tests/golden/llama/lora", NULL, GCKPT_STORAGE_F32, 5e-3, 0.5, 0.1 }, DPO(llama_lora) },
 };
 
 static void test_dpo(int i)
 {
     const run_desc *d = &dpo[i].d;
-    const run_desc base = { d->model, NULL, NULL, GCKPT_STORED_F32, 0, d->beta, 0 };
+    const run_desc base = { d->model, NULL, NULL, GCKPT_STORAGE_F32, 0, d->beta, 0 };
     const char *what = d->adapter != NULL ? d->adapter : d->model;
     float after[2 * PREFERENCE_PAIRS], begin[2 * PREFERENCE_PAIRS];
     preference_stats said = { 0 };
@@ -324,10 +324,10 @@ static const struct {
     const preference_sums *gradients;
     int count;
 } taught[] = {
-    { { "tests/golden/gpt2/model", NULL, "tests/golden/llama/mqa", GCKPT_STORED_F32, 2e-3, 0, 0 }, TAUGHT(gpt2) },
-    { { "tests/golden/gpt2/model", "tests/golden/gpt2/lora", "tests/golden/llama/mqa", GCKPT_STORED_F32, 5e-3, 0, 0 },
+    { { "tests/golden/gpt2/model", NULL, "tests/golden/llama/mqa", GCKPT_STORAGE_F32, 2e-3, 0, 0 }, TAUGHT(gpt2) },
+    { { "tests/golden/gpt2/model", "tests/golden/gpt2/lora", "tests/golden/llama/mqa", GCKPT_STORAGE_F32, 5e-3, 0, 0 },
       TAUGHT(gpt2_lora) },
-    { { "tests/golden/llama/gqa", NULL, "tests/golden/gpt2/model", GCKPT_STORED_F32, 2e-3, 0, 0 }, TAUGHT(llama) },
+    { { "tests/golden/llama/gqa", NULL, "tests/golden/gpt2/model", GCKPT_STORAGE_F32, 2e-3, 0, 0 }, TAUGHT(llama) },
 };
 
 static void test_taught(int i)
@@ -347,7 +347,7 @@ static void test_packed_teacher(void)
 {
     run_desc d = taught[1].d;
     const result floats = run(&d, &hows[0], NULL, 0, "a teacher as floats", NULL);
-    d.stored = GCKPT_STORED_I8;
+    d.stored = GCKPT_STORAGE_I8;
     const result first = run(&d, &hows[0], NULL, 0, "a teacher as int8", NULL);
     CHECK_MSG(first.bytes < floats.bytes && first.hash != floats.hash, "int8 takes %zu bytes, floats %zu", first.bytes,
               floats.bytes);

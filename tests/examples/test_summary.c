@@ -127,21 +127,21 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
     int turn = 0;
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK && gckpt_plan_usage(p, i, &u) == GCKPT_OK; i++) {
         turn = !turn && in.kind == GCKPT_BACKWARD ? i : turn;
-        planned += u.work;
+        planned += u.cost;
         CHECK_MSG(m->row_of[in.id] >= 0, "seed %u: tensor %d has no row", seed, in.id);
     }
     CHECK_MSG(work == planned, "seed %u: work %u of %u", seed, (unsigned)work, (unsigned)planned);
     gckpt_plan_usage(p, turn, &u);
     waits = u.live; /* but for gradients and workspace, what lives as the backward begins */
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
-        waits -= b.kind > GCKPT_BUFFER_AUX && b.start <= turn && b.end >= turn ? b.size : 0;
+        waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= turn && b.end >= turn ? b.size : 0;
     CHECK_MSG(!turn || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);
 }
 
 /* Milliseconds of the lines add up to the whole. */
 static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
 {
-    double sum = 0, all = 1e3 * p->all / (double)p->steps;
+    double sum = 0, all = 1e3 * p->total_seconds / (double)p->steps;
     int tables = 0, lines = 0;
     size_t ends = 0;
     for (const char *next; *text; text = next) {
@@ -188,8 +188,8 @@ static void test_random(unsigned seed)
     file f = { 0 };
     CHECK(summary_open(&m, net.g, net.s, p) == GCKPT_OK);
     check_rows(&m, p, seed);
-    gckpt_profile prof = { .seconds = tick, .user = &clock, .count = gckpt_plan_length(p) };
-    prof.spent = (gckpt_spent *)calloc((size_t)prof.count, sizeof *prof.spent);
+    gckpt_profile prof = { .clock = tick, .user = &clock, .count = gckpt_plan_length(p) };
+    prof.entries = (gckpt_profile_entry *)calloc((size_t)prof.count, sizeof *prof.entries);
     gckpt_feed feeds[NET_FEEDS];
     const gckpt_hyper hyper = { .lr = 0.01f };
     for (int i = 0; i < 3; i++)
@@ -210,7 +210,7 @@ static void test_random(unsigned seed)
         f.calls = f.size = 0;
         CHECK(summary_time(&m, &prof, 0, file_write, &f) == (f.calls >= (size_t)i ? GCKPT_E_FILE : GCKPT_OK));
     }
-    free(prof.spent);
+    free(prof.entries);
     free(f.bytes);
     summary_close(&m);
     CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* before there is a plan */

@@ -33,7 +33,7 @@ static void test_layers(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(2, 3)), *h = NULL;
-    gckpt_pick pick[6];
+    gckpt_fetch_spec pick[6];
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);
@@ -90,7 +90,7 @@ static void test_more_layers(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *signal = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 8));
     gckpt_tensor *t[7], *state[2] = { NULL, NULL };
-    gckpt_pick pick[7];
+    gckpt_fetch_spec pick[7];
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);

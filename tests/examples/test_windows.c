@@ -62,7 +62,7 @@ static void test_golden_model(int i)
         tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
         CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
         hash = gckpt_store_hash(t.s);
-        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
         end(&t);
     }
     tuning_saved(name);
@@ -111,7 +111,7 @@ static void test_long(const char *name, const adapters_options *method)
 
     gckpt_graph *graph = gckpt_graph_new(t.s, NULL);
     gckpt_tensor *in = gckpt_input(graph, "tokens", GCKPT_I32, gckpt_shape2(1, LONG));
-    gckpt_pick pick = { model_logits(&t.m, model_hidden(&t.m, in, &t.how)), 0 };
+    gckpt_fetch_spec pick = { model_logits(&t.m, model_hidden(&t.m, in, &t.how)), 0 };
     const gckpt_plan_desc all = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(graph, NULL, 0, &all);
     CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(graph));
@@ -223,8 +223,8 @@ static void test_methods(void)
 /* LoRA on weights in fewer bytes, or in the file: near the model, the same bits from any plan. */
 static void test_packed(void)
 {
-    static const model_source sources[] = { { .storage = GCKPT_STORED_BF16 },
-                                            { .storage = GCKPT_STORED_I8 },
+    static const model_source sources[] = { { .storage = GCKPT_STORAGE_BF16 },
+                                            { .storage = GCKPT_STORAGE_I8 },
                                             { .map = 1 } };
     static const double near[] = { 1e-4, 0.3, 1e-4 }; /* the files are BF16 */
     const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
@@ -278,7 +278,7 @@ static void test_added(void)
                       "%s: added layer %d", all[i].name, k);
         tuning_train(&t.m, t.s, &t.how, "added", NULL, golden_adapter_lr, GCKPT_STORE_ALL, 3);
         tuning_run(&t.m, t.s, &t.how, "added", before);
-        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
         end(&t);
         file b = tuning_read(path);
         file_write(&b, (const unsigned char *)"", 1);

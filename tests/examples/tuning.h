@@ -38,7 +38,7 @@ static inline int tuning_run(const model_any *m, gckpt_store *s, const model_opt
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens =
         gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
-    gckpt_pick pick = { model_logits(m, model_hidden(m, tokens, options)), 0 };
+    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, tokens, options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
@@ -118,7 +118,7 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { model_loss(m, model_hidden(m, tokens, NULL), targets), 1, 0 };
-    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    gckpt_fetch_spec *picks = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *picks);
     for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
         picks[i].tensor = gckpt_param(g, p.name, p.shape, none);
         picks[i].gradient = 1;
@@ -172,7 +172,7 @@ static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hoo
 
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
-    gckpt_pick pick = { model_logits(m, model_hidden(m, in, &options)), 0 };
+    gckpt_fetch_spec pick = { model_logits(m, model_hidden(m, in, &options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));

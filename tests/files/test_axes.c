@@ -119,7 +119,7 @@ static double distance(gckpt_store *s, const net *n)
 {
     float x[48];
     double most = 0;
-    gckpt_pick pick = { n->y, 0 };
+    gckpt_fetch_spec pick = { n->y, 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(n->g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -585,7 +585,7 @@ static void test_any(void)
 static void packed(gckpt_store *s, gckpt_storage storage)
 {
     CHECK(gckpt_store_freeze(s, "p0", 1) == GCKPT_OK);
-    CHECK_MSG(gckpt_store_pack(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_quantise(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
 }
 
 /* "p0" (4,3,2,5), stored in any way, from a file of any type; what is stored alike keeps its bits. */
@@ -602,7 +602,7 @@ static void test_stored(void)
             CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
             for (int k = 0; k < 120; k++)
                 p.values[k] = (float)(k - 60) / 4; /* which all hold */
-            const gckpt_storage types[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
+            const gckpt_storage types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
             const gckpt_file_desc turn = { .user = &o,
                                            .values_only = 1,
                                            .storage = types[in_file],
@@ -674,7 +674,7 @@ static void test_axes_refused(void)
     CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
     CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
               "%s", gckpt_error_text(s));
-    for (int type = GCKPT_STORED_I8; type <= GCKPT_STORED_I4; type++) {
+    for (int type = GCKPT_STORAGE_I8; type <= GCKPT_STORAGE_I4; type++) {
         packed(s, (gckpt_storage)type);
         file small = written(s, &values);
         const uint64_t now = gckpt_store_hash(s);
@@ -698,20 +698,20 @@ static void test_axes_refused(void)
         rig_free(NULL, NULL, h, t);
         free(small.bytes), free(square.bytes);
     }
-    packed(s, GCKPT_STORED_F32);
+    packed(s, GCKPT_STORAGE_F32);
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
     p.values[5] = 1e6f;
-    d.storage = GCKPT_STORED_F16;
+    d.storage = GCKPT_STORAGE_F16;
     CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "65504"));
-    d.storage = GCKPT_STORED_F32;
+    d.storage = GCKPT_STORAGE_F32;
     file turned = written(s, &d);
     gckpt_store *t = store_new();
     gckpt_graph *h = gckpt_graph_new(t, NULL);
     gckpt_param(h, "p0", gckpt_shape2(3, 32), (gckpt_init){ 1, 0, 0 });
     gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
-    packed(t, GCKPT_STORED_F16);
+    packed(t, GCKPT_STORAGE_F16);
     const uint64_t half = gckpt_store_hash(t);
     CHECK(read_as(t, &turned, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == half &&
           strstr(gckpt_error_text(t), "65504"));
@@ -792,8 +792,8 @@ static void test_axes_changing(void)
     gckpt_param(g, "a", gckpt_shape2(3, 64), (gckpt_init){ 1, 0, 0 });
     gckpt_param(g, "b", gckpt_shape2(3, 64), (gckpt_init){ 1, 0, 0 });
     CHECK(gckpt_store_freeze(s, "?", 1) == GCKPT_OK &&
-          gckpt_store_pack(s, "a", GCKPT_STORED_I4) == GCKPT_OK &&
-          gckpt_store_pack(s, "b", GCKPT_STORED_I8) == GCKPT_OK);
+          gckpt_store_quantise(s, "a", GCKPT_STORAGE_I4) == GCKPT_OK &&
+          gckpt_store_quantise(s, "b", GCKPT_STORAGE_I8) == GCKPT_OK);
     int done = 0;
     for (int i = 0; i < 200; i++) {
         file out = { 0 };

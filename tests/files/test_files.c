@@ -217,9 +217,9 @@ static gckpt_store *store_of(gckpt_storage storage, int make_values)
         for (int i = 0; i < q.elements; i++)
             q.values[i] = (float)((i * 37 + 11 * p) % 128 - 64) / 32;
     }
-    if (storage != GCKPT_STORED_F32)
+    if (storage != GCKPT_STORAGE_F32)
         CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
-              gckpt_store_pack(s, "*", storage) == GCKPT_OK);
+              gckpt_store_quantise(s, "*", storage) == GCKPT_OK);
     return s;
 }
 
@@ -257,7 +257,7 @@ static void test_types(int types)
                 gckpt_store *s = store_of((gckpt_storage)to, made);
                 const void *block = gckpti_values_block(&s->params[0]);
                 uint64_t before = snapshot(s);
-                int can = from != GCKPT_STORED_I8 || to == GCKPT_STORED_I8 || !to;
+                int can = from != GCKPT_STORAGE_I8 || to == GCKPT_STORAGE_I8 || !to;
                 gckpt_result result = read_as(s, &f, NULL);
                 CHECK_MSG(result == (can ? GCKPT_OK : GCKPT_E_DATA), "%d to %d: %s", from, to,
                           gckpt_error_text(s));
@@ -292,7 +292,7 @@ static void test_unfit(void)
         gckpt_store *s = store_new();
         add(s, "w", gckpt_shape2(1, 2));
         CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
-              gckpt_store_pack(s, "w", i8 ? GCKPT_STORED_I8 : GCKPT_STORED_F16) == GCKPT_OK);
+              gckpt_store_quantise(s, "w", i8 ? GCKPT_STORAGE_I8 : GCKPT_STORAGE_F16) == GCKPT_OK);
         uint64_t before = snapshot(s);
         CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && snapshot(s) == before);
         CHECK_MSG(strstr(gckpt_error_text(s), i8 ? "not finite" : "65504"), "%s",
@@ -306,7 +306,7 @@ static void test_unfit(void)
     file f = made(&m, 0);
     gckpt_store *s = store_new();
     add(s, "w", gckpt_shape2(1, 32));
-    CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     const uint64_t before = snapshot(s);
     CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && snapshot(s) == before);
     CHECK_MSG(strstr(gckpt_error_text(s), "\"w\": has values that I4 cannot hold: beyond 524032"), "%s", gckpt_error_text(s));
@@ -355,7 +355,7 @@ static void check_alignment(const file *f)
 static void test_write(void)
 {
     char text[40];
-    gckpt_store *s = store_of(GCKPT_STORED_F32, 1), *t = store_new();
+    gckpt_store *s = store_of(GCKPT_STORAGE_F32, 1), *t = store_new();
     gckpt_file_desc d = { .rename = with_prefix, .user = text, .values_only = 1 };
     s->step = 9;
     CHECK(gckpti_param_state(s, &s->params[0], 2));
@@ -375,15 +375,15 @@ static void test_write(void)
     }
     file f = { 0 };
     for (int i = 0; i < 2; i++) {
-        d.storage = i ? GCKPT_STORED_I4 : GCKPT_STORED_I8;
+        d.storage = i ? GCKPT_STORAGE_I4 : GCKPT_STORAGE_I8;
         CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
     }
-    d.storage = GCKPT_STORED_F16;
+    d.storage = GCKPT_STORAGE_F16;
     s->params[0].p.values[3] = -65520;
     CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
     CHECK(strstr(gckpt_error_text(s), "\"w\" has values beyond 65504"));
     /* names that collide, that no file can have, that change */
-    d.storage = GCKPT_STORED_F32;
+    d.storage = GCKPT_STORAGE_F32;
     d.rename = all_one;
     d.user = (void *)text;
     strcpy(text, "same");
@@ -422,10 +422,10 @@ static gckpt_store *store_mixed(int made)
         for (int64_t k = 0; k < p.elements; k++)
             p.values[k] += (float)made;
     }
-    CHECK(gckpt_store_pack(s, "i", GCKPT_STORED_I8) == GCKPT_OK &&
-          gckpt_store_pack(s, "h", GCKPT_STORED_BF16) == GCKPT_OK &&
-          gckpt_store_pack(s, "k", GCKPT_STORED_F16) == GCKPT_OK &&
-          gckpt_store_pack(s, "n", GCKPT_STORED_I4) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "i", GCKPT_STORAGE_I8) == GCKPT_OK &&
+          gckpt_store_quantise(s, "h", GCKPT_STORAGE_BF16) == GCKPT_OK &&
+          gckpt_store_quantise(s, "k", GCKPT_STORAGE_F16) == GCKPT_OK &&
+          gckpt_store_quantise(s, "n", GCKPT_STORAGE_I4) == GCKPT_OK);
     if (made > 1) {
         for (int i = 3; i < 5; i++) {
             gckpti_param *q = &s->params[i];
@@ -534,7 +534,7 @@ static void test_save_failures(void)
 {
     for (int what = 0; what < 2; what++) {
         int calls = 0;
-        gckpt_file_desc d = { .rename = of_hub, .user = &calls, .storage = GCKPT_STORED_BF16 };
+        gckpt_file_desc d = { .rename = of_hub, .user = &calls, .storage = GCKPT_STORAGE_BF16 };
         gckpt_result result = GCKPT_E_MEMORY;
         long n = 0;
         while (result != GCKPT_OK && n++ < 300) {
@@ -614,7 +614,7 @@ static void test_flipped(void)
 {
     int asked = 0;
     const gckpt_file_desc only = { .values_only = 1 }, half = { .partial = 1, .rename = first_half },
-                          as[] = { { .values_only = 1, .storage = GCKPT_STORED_BF16 }, { 0 } },
+                          as[] = { { .values_only = 1, .storage = GCKPT_STORAGE_BF16 }, { 0 } },
                           hub = { .rename = of_hub, .user = &asked };
     const gckpt_file_desc *const how[] = { NULL, &only, &half };
     for (int written = 0; written < 2; written++) {
@@ -866,7 +866,7 @@ static void test_refused_more(void)
     s = store_new();
     add(s, "u", gckpt_shape2(2, 8));
     add(s, "v", gckpt_shape2(4, 4));
-    CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_quantise(s, "*", GCKPT_STORAGE_I8) == GCKPT_OK);
     for (int i = 0; i < 16; i++)
         x[i] = (float)(i % 4 ? i : 127);
     make(&m, "u", "F32", "2,8", x, 16);
@@ -929,11 +929,11 @@ static void test_map(void)
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
                 CHECK(gckpt_store_peek(s, gckpt_store_find(s, p.name), &was) == GCKPT_OK);
                 int there = strcmp(p.name, "h") && little;
-                there = there && shift % (was.storage == GCKPT_STORED_F16 ? 2 : was.storage == GCKPT_STORED_I4 ? 1 : 4) == 0;
-                CHECK_MSG(inside(&at, p.packed ? p.packed : p.values) == there, "%s at %d", p.name,
+                there = there && shift % (was.storage == GCKPT_STORAGE_F16 ? 2 : was.storage == GCKPT_STORAGE_I4 ? 1 : 4) == 0;
+                CHECK_MSG(inside(&at, p.quantised ? p.quantised : p.values) == there, "%s at %d", p.name,
                           shift);
                 CHECK(p.frozen == (there && (was.storage || !d.writable)));
-                CHECK(p.storage == (there ? was.storage : GCKPT_STORED_F32));
+                CHECK(p.storage == (there ? was.storage : GCKPT_STORAGE_F32));
             }
             /* again, into what is mapped: the same may be read, another may not */
             uint64_t before = snapshot(t);
@@ -993,7 +993,7 @@ static void test_memory(void)
             add(s, "w", gckpt_shape2(6, 10000));
         if (kind == 2)
             CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
-                  gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK);
+                  gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK);
         mem.peak = mem.live;
         size_t before = mem.live;
         CHECK(read_as(s, &f, NULL) == GCKPT_OK);
@@ -1068,7 +1068,7 @@ static void test_notes(void)
 static void test_state_of_packed(void)
 {
     static const float x[2 * 32] = { 1, -2, 3 };
-    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++) {
+    for (int k = GCKPT_STORAGE_BF16; k <= GCKPT_STORAGE_I4; k++) {
         gckpt_store *s = store_new(), *t = store_new();
         add(s, "w", gckpt_shape2(2, 32));
         add(s, "v", gckpt_shape2(2, 32));
@@ -1082,7 +1082,7 @@ static void test_state_of_packed(void)
         }
         file f = write_as(s, NULL);
         add(t, "w", gckpt_shape2(2, 32));
-        CHECK(gckpt_store_freeze(t, "w", 1) == GCKPT_OK && gckpt_store_pack(t, "w", (gckpt_storage)k) == GCKPT_OK);
+        CHECK(gckpt_store_freeze(t, "w", 1) == GCKPT_OK && gckpt_store_quantise(t, "w", (gckpt_storage)k) == GCKPT_OK);
         add(t, "v", gckpt_shape2(2, 32));
         const size_t bytes = gckpt_store_bytes(t);
         CHECK_MSG(read_as(t, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
@@ -1104,7 +1104,7 @@ static void test_state_of_packed(void)
         make(&m, "w#state0", "F32", "2,2", four, 4);
         file f = made(&m, k / 2);
         CHECK_MSG(gckpt_store_map(s, f.bytes, f.size, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
-        const int packed = s->params[0].p.storage != GCKPT_STORED_F32;
+        const int packed = s->params[0].p.storage != GCKPT_STORAGE_F32;
         some += packed;
         CHECK_MSG(packed == (s->params[0].p.state[0] == NULL), "%d: its state is wrong", k);
         CHECK(gckpt_store_bytes(s) == (s->params[0].external ? 0 : sizeof four) + (packed ? 0 : sizeof four));

@@ -148,8 +148,8 @@ static training training_new(gckpt_store *s, gckpt_optimiser optimiser, int own_
     memset(&desc, 0, sizeof desc);
     memset(&with, 0, sizeof with);
     desc.optimiser = optimiser;
-    desc.own_state = own_state;
-    with.own_optimiser = own;
+    desc.custom_state = own_state;
+    with.custom_optimiser = own;
     t.graph = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(t.graph, "x", GCKPT_F32, gckpt_shape2(ROWS, IN));
     gckpt_tensor *y = gckpt_input(t.graph, "y", GCKPT_F32, gckpt_shape2(ROWS, OUT));
@@ -227,7 +227,7 @@ static gckpt_store *lived(life how, int saved)
     training t = training_new(s, GCKPT_SGD, 0); /* so that the parameters are there */
     training_free(&t);
     for (int part = 0; part < 3; part++) {
-        gckpt_optimiser which = how == OWN                        ? GCKPT_OWN_OPTIMISER
+        gckpt_optimiser which = how == OWN                        ? GCKPT_CUSTOM_OPTIMISER
                                 : how == SGD_BETWEEN && part == 1 ? GCKPT_SGD
                                                                   : GCKPT_ADAMW;
         if (how == UNFREEZE || how == OWN)
@@ -246,7 +246,7 @@ static void test_counts(void)
     static const uint64_t want[LIVES][2] = { { 9, 7 }, { 9, 7 }, { 6, 6 }, { 9, 7 } };
     for (int how = 0; how < LIVES; how++) {
         gckpt_store *whole = lived((life)how, 0), *resumed = lived((life)how, 1);
-        gckpt_optimiser which = how == OWN ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW;
+        gckpt_optimiser which = how == OWN ? GCKPT_CUSTOM_OPTIMISER : GCKPT_ADAMW;
         CHECK_MSG(resumed->params[0].updates == want[how][0] &&
                       resumed->params[1].updates == want[how][1],
                   "life %d: %d, %d", how, (int)resumed->params[0].updates,
@@ -335,10 +335,10 @@ static void test_adamw_after_sgd(void)
     }
     gckpt_store *s = store_new(); /* without state there is nothing to count: the store's step */
     steps(s, GCKPT_SGD, 3);
-    training t = training_new(s, GCKPT_OWN_OPTIMISER, 0);
+    training t = training_new(s, GCKPT_CUSTOM_OPTIMISER, 0);
     CHECK(step_once(&t) == GCKPT_OK && own_steps[0] == 4 && own_steps[1] == 4);
     training_free(&t);
-    steps(s, GCKPT_OWN_OPTIMISER, 1);
+    steps(s, GCKPT_CUSTOM_OPTIMISER, 1);
     CHECK(own_steps[0] == 1 && gckpt_store_step(s) == 5);
     gckpt_store_free(s);
 }

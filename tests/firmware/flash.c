@@ -7,8 +7,8 @@
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
 #endif
-#if defined(DEVICE) && !defined(GCKPT_NO_PACK)
-#define GCKPT_NO_PACK
+#if defined(DEVICE) && !defined(GCKPT_NO_QUANT)
+#define GCKPT_NO_QUANT
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -72,7 +72,7 @@ static T *classify(gckpt_graph *g, T *x)
     return dense(gckpt_global_average_pool(h), "w", "b", C, CLASSES);
 }
 
-static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
+static gckpt_term build(gckpt_graph *g, gckpt_fetch_spec *pick)
 {
     const int words = SET == TRANSFORMER || SET == GENERATOR, batch = INFERS ? 1 : ROWS;
     gckpt_shape tokens = gckpt_shape2(batch, SET == GENERATOR ? 1 : TIME);
@@ -103,7 +103,7 @@ static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
 
 static gckpt_plan *plan(gckpt_graph *g, const gckpt_memory *memory)
 {
-    gckpt_pick pick = { NULL, 0 };
+    gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_term term = build(g, &pick);
     static gckpt_plan_desc desc;
     desc.plain = 1;
@@ -182,7 +182,7 @@ static int work(void)
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_graph *g = gckpt_graph_new(s, &memory[0]);
 #ifdef READS
-    gckpt_pick pick;
+    gckpt_fetch_spec pick;
     gckpt_term term = build(g, &pick);
     gckpt_plan *p = term.loss ? gckpt_plan_read(g, nothing, NULL, &memory[1]) : NULL;
 #else

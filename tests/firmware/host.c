@@ -75,11 +75,11 @@ int main(int argc, char **argv)
     terms[1].loss = gckpt_sum_loss(gckpt_mul(w, w));
     terms[1].weight = 0.01f;
     terms[1].regulariser = 1;
-    gckpt_pick pick = { x, 1 };
+    gckpt_fetch_spec pick = { x, 1 };
     static gckpt_plan_desc desc;
     desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
     desc.batch = BATCH;
-    desc.leaves = strcmp(how, "leaves") ? 1 : 4;
+    desc.virtual_ranks = strcmp(how, "leaves") ? 1 : 4;
     desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
     desc.plain = 1;
     desc.alignment = 8;

@@ -39,7 +39,7 @@ static void bend_backward(const gckpt_call *call)
 static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, bend_backward, NULL, NULL,
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL, NULL };
 
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
 /* Weights that lie in flash: "w" as bytes, with a scale a row. */
 static gckpt_result model_flash(gckpt_store *s)
 {
@@ -49,7 +49,7 @@ static gckpt_result model_flash(gckpt_store *s)
         w[i] = (int8_t)(i * 37 % 255 - 127);
         scale[i / (3 * C)] = 0.002f * (float)(1 + i / (3 * C));
     }
-    return gckpt_store_external_packed(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORED_I8, w, scale);
+    return gckpt_store_external_quantised(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORAGE_I8, w, scale);
 }
 #else
 #define model_flash(s) ((void)(s), GCKPT_E_ARG)

@@ -25,9 +25,9 @@ static gckpt_result flash(gckpt_store *s)
         w[i] = (int8_t)(i * 37 % 255 - 127);
         scales[i / C] = 0.002f * (float)(1 + i / C);
     }
-    gckpt_result result = gckpt_store_external_packed(s, "table", gckpt_shape2(V, C), GCKPT_STORED_I8, w, scales);
+    gckpt_result result = gckpt_store_external_quantised(s, "table", gckpt_shape2(V, C), GCKPT_STORAGE_I8, w, scales);
     if (result == GCKPT_OK)
-        result = gckpt_store_external_packed(s, "w", gckpt_shape2(C, N), GCKPT_STORED_I8, w, scales);
+        result = gckpt_store_external_quantised(s, "w", gckpt_shape2(C, N), GCKPT_STORAGE_I8, w, scales);
     return result;
 }
 
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, N), none);
     gckpt_tensor *y = gckpt_name(gckpt_linear(gckpt_embed(table, x), w, NULL), "y");
     static gckpt_plan_desc desc;
-    const gckpt_pick pick = { y, 0 };
+    const gckpt_fetch_spec pick = { y, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.plain = 1;
     desc.fetch = &pick;

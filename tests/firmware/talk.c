@@ -34,7 +34,7 @@ static void plan(gckpt_store *s)
     gckpt_tensor *x = gckpt_positions_at(gckpt_embed(table, tokens), places, 1);
     gckpt_tensor *k = gckpt_cache(gckpt_rotary_at(x, 2, 0, 5), CAPACITY), *v = gckpt_cache(x, CAPACITY);
     gckpt_tensor *y = gckpt_linear_transposed(gckpt_attention(x, k, v, 2, 1), table, NULL);
-    gckpt_pick pick = { gckpt_name(y, "logits"), 0 };
+    gckpt_fetch_spec pick = { gckpt_name(y, "logits"), 0 };
     static gckpt_plan_desc desc;
     desc.mode = GCKPT_INFERENCE;
     desc.plain = 1;

@@ -128,7 +128,7 @@ for set in ALL FLOATS; do
         check "and bound, every bit" sh -c "$work/device_weights | diff - $work/want_weights"
     done
 done
-! whole || check "with GCKPT_NO_PACK packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_PACK" \
+! whole || check "with GCKPT_NO_QUANT packed ones are refused" fails_saying "weights small: some are packed: compile without GCKPT_NO_QUANT" \
     $CC -std=c99 -I. -I$work -DDEVICE -DGCKPT_NO_PACK '-DTABLE="weights_ALL.h"' -fsyntax-only tests/firmware/weights.c
 ! whole || check "weights are C++11, too" $cxx $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="weights_ALL.h"' -fsyntax-only \
     tests/firmware/weights.c
@@ -144,7 +144,7 @@ lacks()                 # lacks TABLE WHAT MACRO
         -UTABLE "-DTABLE=\"$1.h\"" -DPLAN=$1 -fsyntax-only tests/firmware/device.c
 }
 lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
-lacks packed "packed parameters" GCKPT_NO_PACK
+lacks packed "packed parameters" GCKPT_NO_QUANT
 lacks leaves leaves GCKPT_NO_RANKS
 lacks small gradients GCKPT_NO_TRAINING
 if [ -n "$WIDE$WHOLE" ]; then
@@ -154,7 +154,7 @@ if [ -n "$WIDE$WHOLE" ]; then
     check "and plans nothing else" fails_saying "which this build leaves out (GCKPT_NO_BF16)" "$work/lean" run - bf16
     check "nor reads such a file" fails_saying "which this build leaves out (GCKPT_NO_BF16)" \
         sh -c "$work/host file - bf16 | $work/lean read"
-    check "nor one of packed parameters" fails_saying "stored as I8, which this build leaves out (GCKPT_NO_PACK)" \
+    check "nor one of packed parameters" fails_saying "stored as I8, which this build leaves out (GCKPT_NO_QUANT)" \
         sh -c "$work/host file - packed | $work/lean read"
 fi
 

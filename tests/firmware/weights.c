@@ -3,7 +3,7 @@
  *     weights c          its parameters as C (TABLE), from which this file, compiled for a device, makes the same
  * FLOATS: nothing is packed. */
 #ifdef DEVICE
-#define GCKPT_NO_TABLES
+#define GCKPT_NO_EXPORT
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -42,13 +42,13 @@ static void show(const gckpt_store *s)
         print_words(&p.lr_scale, 1);
         print_words(&p.decay_scale, 1);
         printf(":");
-        if (p.storage == GCKPT_STORED_F32)
+        if (p.storage == GCKPT_STORAGE_F32)
             print_words(p.values, (size_t)p.elements);
-        const size_t bytes = p.storage == GCKPT_STORED_I8   ? (size_t)p.elements
-                             : p.storage == GCKPT_STORED_I4 ? (size_t)p.elements / 32 * 18
+        const size_t bytes = p.storage == GCKPT_STORAGE_I8   ? (size_t)p.elements
+                             : p.storage == GCKPT_STORAGE_I4 ? (size_t)p.elements / 32 * 18
                                                             : 2 * (size_t)p.elements;
-        for (size_t k = 0; k < bytes && p.packed; k++)
-            printf(" %02x", (unsigned)((const unsigned char *)p.packed)[k]);
+        for (size_t k = 0; k < bytes && p.quantised; k++)
+            printf(" %02x", (unsigned)((const unsigned char *)p.quantised)[k]);
         if (p.scales)
             print_words(p.scales, rows_of(&p));
         printf("\n");
@@ -73,12 +73,12 @@ static int bound(gckpt_store *s, char *block, size_t size)
         gckpt_store_peek(s, i, &p);
         if (in_block(p.packed ? p.packed : p.values, block, size) == p.frozen || p.state[0])
             return 1;
-        if (p.storage == GCKPT_STORED_F32)
+        if (p.storage == GCKPT_STORAGE_F32)
             flash += p.frozen ? 4 * (size_t)p.elements : 0;
-        else if (p.storage == GCKPT_STORED_I4)
+        else if (p.storage == GCKPT_STORAGE_I4)
             flash += (size_t)p.elements / 32 * 18;
         else
-            flash += p.storage == GCKPT_STORED_I8 ? (size_t)p.elements + 4 * rows_of(&p) : 2 * (size_t)p.elements;
+            flash += p.storage == GCKPT_STORAGE_I8 ? (size_t)p.elements + 4 * rows_of(&p) : 2 * (size_t)p.elements;
     }
     return flash != small_flash_bytes || gckpt_store_freeze(s, "flash*", 0) != GCKPT_OK;
 }
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
     gckpt_parameter p;
     static const char *const names[] = { "bf16", "f16", "i8", "i4" };
     for (int i = 0; i < 4; i++)
-        if (gckpt_store_pack(s, names[i], (gckpt_storage)(i + 1)) != GCKPT_OK ||
+        if (gckpt_store_quantise(s, names[i], (gckpt_storage)(i + 1)) != GCKPT_OK ||
             gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
             return 1;
 #endif

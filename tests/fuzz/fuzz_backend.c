@@ -113,7 +113,7 @@ static gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *cal
     (void)context, (void)op;
     if (fails(&device.fail_workspace))
         return GCKPT_E_ARG;
-    call->work_forward += 64, call->work_backward += 32;
+    call->workspace_forward += 64, call->workspace_backward += 32;
     return GCKPT_OK;
 }
 static void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
@@ -146,9 +146,9 @@ static void convert(const gckpt_call *call, const gckpt_conversion *c)
     opened(0);
 }
 /* The formulas of num/formulas, from the text. */
-static void update_one(const gckpt_pass *p, int64_t i, float g)
+static void update_one(const gckpt_update_pass *p, int64_t i, float g)
 {
-    const gckpt_rates *r = &p->rates;
+    const gckpt_update_constants *r = &p->rates;
     float *w = p->values + i, *m = p->state[0] ? p->state[0] + i : NULL,
           *v = p->state[1] ? p->state[1] + i : NULL;
     const float decayed = gckpt_fma(-r->decay, *w, *w), d = g * r->scale;
@@ -163,10 +163,10 @@ static void update_one(const gckpt_pass *p, int64_t i, float g)
         *w = gckpt_fma(-r->rate, *m / (sqrtf(*v * r->correct2) + r->eps), decayed);
     }
 }
-static void update(const gckpt_call *call, const gckpt_pass *p)
+static void update(const gckpt_call *call, const gckpt_update_pass *p)
 {
     opened(1);
-    const int goes = p->update && !(p->unless && *p->unless);
+    const int goes = p->update && !(p->skip_flag && *p->skip_flag);
     for (int64_t at = 0; at < p->elements; at += GCKPT_UPDATE_BLOCK) {
         const int64_t n =
             p->elements - at < GCKPT_UPDATE_BLOCK ? p->elements - at : GCKPT_UPDATE_BLOCK;
@@ -199,14 +199,14 @@ static void backward_here(const gckpt_call *call)
 static gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-    return op != &own_op ? NULL : kind == GCKPT_FORWARD ? forward_here : backward_here;
+    return op != &user_op ? NULL : kind == GCKPT_FORWARD ? forward_here : backward_here;
 }
 static gckpt_kernel find_none(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context, (void)op, (void)kind;
     return NULL;
 }
-static int repeat(void *context, const gckpt_moment *moment)
+static int repeat(void *context, const gckpt_step_params *moment)
 {
     (void)context;
     MUST(moment->rows > 0 && moment->owner, "moment");
@@ -273,7 +273,7 @@ static gckpt_backend table(bytes *b)
     t.context = &device;
     t.own_memory = few % 8 != 0;
 #define ENTRY(bit, name, function) t.name = out >> (bit)&1 ? NULL : (function)
-    ENTRY(0, get, get);
+    ENTRY(0, allocate, get);
     ENTRY(1, release, give_back);
     ENTRY(2, copy_in, copy_in);
     ENTRY(3, copy_out, copy_out);
@@ -286,19 +286,19 @@ static gckpt_backend table(bytes *b)
     ENTRY(10, finish, finish);
     ENTRY(16, workspace, workspace);
     ENTRY(17, nonfinite, nonfinite);
-    ENTRY(18, shortage, shortage);
-    ENTRY(19, forget, forget);
+    ENTRY(18, memory_hint, shortage);
+    ENTRY(19, discard_captures, forget);
     if (!(out >> 20 & 1)) /* both or none */
-        t.repeat = repeat, t.recorded = recorded;
+        t.replay = repeat, t.captured = recorded;
     if (!(out >> 21 & 1)) /* all four or none */
-        t.host_get = host_get, t.host_release = host_release, t.move = move, t.join = join;
-    ENTRY(22, join_but, join_but);
+        t.host_get = host_get, t.host_release = host_release, t.copy_async = move, t.wait_copies = join;
+    ENTRY(22, wait_copies_until, join_but);
     ENTRY(23, find_fast, find_none);
 #undef ENTRY
     if (!t.own_memory) { /* the host's: what copies is the processor's, too */
-        t.get = NULL, t.release = NULL;
+        t.allocate = NULL, t.release = NULL;
         t.copy_in = t.copy_out = NULL;
-        t.move = NULL, t.host_get = NULL, t.host_release = NULL, t.join = NULL;
+        t.copy_async = NULL, t.host_get = NULL, t.host_release = NULL, t.wait_copies = NULL;
     }
     t.writes_back = t.update != NULL; /* it divides in place */
     return t;
@@ -314,7 +314,7 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
                          int64_t of, const gckpt_hyper *h, gckpt_report *report, int length,
                          int updates)
 {
-    static gckpt_spent spent[2048];
+    static gckpt_profile_entry spent[2048];
     double clock = 0;
     gckpt_profile profile;
     gckpt_result r;
@@ -335,8 +335,8 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
         if (length > 2048)
             return gckpt_step(e, f, n, rows, h, report);
         memset(&profile, 0, sizeof profile);
-        profile.seconds = seconds, profile.user = &clock;
-        profile.spent = spent, profile.count = length;
+        profile.clock = seconds, profile.user = &clock;
+        profile.entries = spent, profile.count = length;
         r = gckpt_profile_step(e, f, n, rows, h, &profile);
         *report = profile.report;
         return r;
@@ -412,7 +412,7 @@ static void try_one(bytes in)
             c.net.fetch[i].gradient = 0;
         d.mode = w % 4 == 3 ? GCKPT_INFERENCE : (gckpt_mode)(w % 4);
         d.update_in_backward = w % 4 != 3 && (q & 0xc) == 0 && (q & 16);
-        d.offload_bytes = q & 32 ? 4096 : 0, d.offload_beside = q >> 6 & 1;
+        d.offload_bytes = q & 32 ? 4096 : 0, d.overlap_offload = q >> 6 & 1;
         d.budget =
             d.mode == GCKPT_AUTO && q & 128 ? gckpt_plan_bytes(a.p) * (3 + w / 4 % 8) / 10 : 0;
         d.stage_parameters = w >> 5 & 1;
@@ -436,7 +436,7 @@ static void try_one(bytes in)
             x.isa = GCKPT_ISA_AUTO;
             x.backend = by % 16 == 1 ? &other : by % 16 == 2 ? NULL : &here;
             x.debug = by % 16 == 3   ? GCKPT_DEBUG_PLAIN
-                      : by % 16 == 4 ? GCKPT_DEBUG_PAINT
+                      : by % 16 == 4 ? GCKPT_DEBUG_POISON
                       : by % 16 == 5 ? GCKPT_DEBUG_FINITE
                                      : 0;
             x.copy_feeds = by / 16 % 2;

@@ -53,7 +53,7 @@ typedef struct {
     int store, net;           /* net: -1 when it is gone */
     uint64_t made_of, frozen; /* which net with which options; what was frozen */
     gckpt_plan_desc d;
-    gckpt_pick fetch[NET_PICKS];
+    gckpt_fetch_spec fetch[NET_PICKS];
     int picks, pick[NET_PICKS];   /* what fetch names */
     int length, tensors, updates; /* updates: there are some */
     int feeds;
@@ -157,7 +157,7 @@ static uint64_t told(const gckpt_store *s, int values)
         h = mix(h, &p.lr_scale, sizeof p.lr_scale);
         h = mix(h, &p.decay_scale, sizeof p.decay_scale);
         h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.values);
-        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.packed);
+        h = mix_number(h, values == MADE ? 0 : (uint64_t)(uintptr_t)p.quantised);
         h = mix_number(h, (uint64_t)p.count);
         for (int k = 0; k < 4; k++) {
             h = mix_number(h, (uint64_t)(uintptr_t)p.state[k]);
@@ -443,13 +443,13 @@ static void new_net(int command)
 static uint64_t recipe(const net_slot *n, const gckpt_plan_desc *d)
 {
     uint64_t h = mix(14695981039346656037u, n->made_of.at, n->made_of.left);
-    h = mix_number(h, (uint64_t)d->optimiser * 8 + (uint64_t)d->own_state);
+    h = mix_number(h, (uint64_t)d->optimiser * 8 + (uint64_t)d->custom_state);
     h = mix_number(h, (uint64_t)d->precision);
     h = mix_number(h, d->mode == GCKPT_INFERENCE);
-    h = mix_number(h, (uint64_t)(d->leaves > 1 ? d->leaves * 1000 + d->batch : 0));
+    h = mix_number(h, (uint64_t)(d->virtual_ranks > 1 ? d->virtual_ranks * 1000 + d->batch : 0));
     return h;
 }
-static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
+static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
 {
     static gckpt_cost costs[256];
     const int whole_batch = n->net.caches > 0 && !in.odd;
@@ -462,16 +462,16 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
     d.batch = a & 64 ? 1 + number(&in, BATCH) : a & 128 ? n->net.rows * (1 + pick(&in, 4)) : 0;
     d.budget = c % 4 == 0 ? (size_t)byte(&in) * (size_t)(1 + byte(&in)) : 0;
     d.optimiser = c & 64 ? (gckpt_optimiser)whole(&in, in.odd ? 5 : 4) : GCKPT_ADAMW;
-    d.own_state = d.optimiser == GCKPT_OWN_OPTIMISER ? whole(&in, 5) : 0;
+    d.custom_state = d.optimiser == GCKPT_CUSTOM_OPTIMISER ? whole(&in, 5) : 0;
     if (c & 4) {
         const unsigned e = byte(&in), f = byte(&in);
         d.update_in_backward = e % 8 == 0;
         d.as_built = e / 8 % 2;
         d.threads = e / 16 % 4 == 0 ? 2 : 0;
-        d.leaves = f % 8 == 0 ? 1 << pick(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
+        d.virtual_ranks = f % 8 == 0 ? 1 << pick(&in, 4) : f % 64 == 1 ? whole(&in, 5) : 0;
         d.stage_parameters = f / 8 % 4 == 0;
         d.plain = f / 32 % 4 == 0;
-        d.link_beside = f % 64 == 2;
+        d.overlap_communication = f % 64 == 2;
     }
     if (c & 8) {
         const unsigned e = byte(&in), f = byte(&in);
@@ -479,11 +479,11 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_pick *fetch)
                       : in.odd && e % 8 == 1 ? (size_t)number(&in, 100)
                                              : 0;
         d.offload_bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
-        d.offload_work = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
-        d.offload_beside = e / 32 % 2;
+        d.offload_cost = e / 16 % 2 ? (uint64_t)byte(&in) << pick(&in, 40) : 0;
+        d.overlap_offload = e / 32 % 2;
         d.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
-        d.group = f % 8 == 7 ? whole(&in, 5) : 0;
-        d.group -= d.group > 0 && d.group < 5 ? 2 : 0; /* some below 0 */
+        d.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
+        d.segment_size -= d.segment_size > 0 && d.segment_size < 5 ? 2 : 0; /* some below 0 */
         if (f / 32 % 4 == 0 && gckpt_graph_size(n->g) <= 256) {
             for (int i = 0; i < 256; i++) {
                 const uint64_t w = i < 8 ? byte(&in) : 3;
@@ -513,23 +513,23 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     int64_t first;
     const int length = gckpt_plan_length(p);
     MUST(length >= 0 && gckpt_plan_bytes(p) >= gckpt_plan_arena(p) &&
-             gckpt_plan_arena(p) >= gckpt_plan_bound(p),
+             gckpt_plan_arena(p) >= gckpt_plan_peak(p),
          "bytes");
     MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds +=
             i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
-    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
+    MUST(kinds == gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_peak(p),
          "kinds add up to %lu", (unsigned long)kinds);
-    MUST(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) || d->mode == GCKPT_INFERENCE,
+    MUST(gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) || d->mode == GCKPT_INFERENCE,
          "proven work");
     MUST(gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p), "proven bytes");
     MUST(gckpt_plan_overhead(p) >= 0 && gckpt_plan_gap(p) >= 0 && gckpt_plan_recompute(p) >= 0,
          "overhead %g, gap %g", gckpt_plan_overhead(p), gckpt_plan_gap(p));
     gckpt_plan_split_exact(p, &op);
-    gckpt_plan_share(p, gckpt_plan_batch(p), 0, &first);
-    MUST(gckpt_plan_step_work(p) >= gckpt_plan_work(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
+    gckpt_plan_rank_rows(p, gckpt_plan_batch(p), 0, &first);
+    MUST(gckpt_plan_step_cost(p) >= gckpt_plan_cost(p) || gckpt_plan_batch(p) < gckpt_plan_rows(p),
          "step work");
     if (g && pick(&in, 8) == 0) { /* it takes longer than all of the rest */
         const char *problem = plan_check(p, g, d);
@@ -560,8 +560,8 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     net_slot *n = &nets[net];
     gckpt_store *s = stores[n->store].s;
     if (like) {
-        d.optimiser = like->optimiser, d.own_state = like->own_state;
-        d.precision = like->precision, d.leaves = like->leaves;
+        d.optimiser = like->optimiser, d.custom_state = like->custom_state;
+        d.precision = like->precision, d.virtual_ranks = like->virtual_ranks;
         d.mode = like->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE
                  : d.mode == GCKPT_INFERENCE   ? GCKPT_AUTO
                                                : d.mode;
@@ -587,7 +587,7 @@ static void plan_of(int command, int i, int net, const gckpt_plan_desc *like)
     if (less && d.budget == 0 && (d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL)) {
         d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) * less / 16;
         if (less % 4 == 0) /* at hardly a price */
-            d.offload_bytes = 1 << 14, d.offload_work = 1;
+            d.offload_bytes = 1 << 14, d.offload_cost = 1;
         gckpt_plan *smaller = gckpt_plan_new(n->g, n->net.term, terms, &d);
         if (made(command, smaller, n->g)) {
             gckpt_plan_free(p);
@@ -636,7 +636,7 @@ static void fit(int command)
     const int i = pick(&in, PLANS), net = find_net(), timed = pick(&in, 3) == 0;
     if (net < 0)
         return;
-    gckpt_pick fetch[NET_PICKS];
+    gckpt_fetch_spec fetch[NET_PICKS];
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
@@ -644,7 +644,7 @@ static void fit(int command)
     const uint64_t before = told(s, told_of);
     const size_t live = memory.live;
     double clock = 0;
-    gckpt_timed t;
+    gckpt_fit_timing t;
     memset(&t, 0, sizeof t);
     if (!in.odd)
         d.costs = NULL, d.cost_count = 0, d.fetches = 0, d.fetch = NULL,
@@ -653,7 +653,7 @@ static void fit(int command)
     if (pick(&in, 4) == 0)
         d.update_in_backward = GCKPT_IF_USEFUL;
     gckpt_feed feeds[FEEDS];
-    t.seconds = seconds, t.user = &clock, t.limit = 2, t.feeds = feeds;
+    t.clock = seconds, t.user = &clock, t.limit = 2, t.feeds = feeds;
     t.feed_count = net_feed_all(nets[net].g, &in, feeds, FEEDS);
     if (batch > BATCH || (timed && t.feed_count < 0))
         return;
@@ -679,7 +679,7 @@ static void frontier(int command)
     const int i = pick(&in, FRONTIERS), what = pick(&in, 3), k = pick(&in, PLANS);
     if (what == 0 || !fronts[i].f) {
         const int net = find_net();
-        gckpt_pick fetch[NET_PICKS];
+        gckpt_fetch_spec fetch[NET_PICKS];
         if (net < 0 || fronts[i].f)
             return;
         gckpt_plan_desc d = options(&nets[net], fetch);
@@ -701,7 +701,7 @@ static void frontier(int command)
     MUST(points > 0, "no points");
     for (int j = 0; j < points; j++) {
         MUST(gckpt_frontier_get(f, j, &at) == GCKPT_OK && at.bytes > last.bytes &&
-                 at.work < last.work && at.proven_work <= at.work,
+                 at.cost < last.cost && at.proven_cost <= at.cost,
              "point %d", j);
         last = at;
         MUST(gckpt_frontier_find(f, at.bytes) == j, "point %d is not found", j);
@@ -808,7 +808,7 @@ static void exec_of(int command, int i, int plan)
     gckpt_store *s = stores[store].s;
     gckpt_exec_desc d;
     const unsigned a = byte(&in), c = byte(&in);
-    static const gckpt_ranks alone = { .size = 1, .exchange = exchange };
+    static const gckpt_transport alone = { .size = 1, .exchange = exchange };
     memset(&d, 0, sizeof d);
     d.debug = a & 1 ? byte(&in) & 31 : 0;
     /* to choose fast kernels takes as long as a step: they are compared with the plain ones */
@@ -822,9 +822,9 @@ static void exec_of(int command, int i, int plan)
     if (in.odd && c % 16 == 0)
         d.reload = NULL;
     d.progress = progress;
-    d.own_optimiser = c & 2 || !in.odd ? own_optimiser : NULL;
+    d.custom_optimiser = c & 2 || !in.odd ? own_optimiser : NULL;
     d.parallel_for = c & 4 ? any_order : NULL;
-    d.ranks = c % 32 == 9 ? &alone : NULL;
+    d.transport = c % 32 == 9 ? &alone : NULL;
     d.fast_reduce = c % 64 == 9;
     if (c % 8 == 3 && (caches = find_exec()) >= 0) {
         while (execs[caches].caches_of >= 0)
@@ -866,16 +866,16 @@ static void exec_of(int command, int i, int plan)
     seen[PLAIN].count += gckpt_exec_isa(e) == GCKPT_ISA_PLAIN;
     seen[BLOCK].count += block != NULL;
     seen[OFFLOADS].count += gckpt_plan_offloaded(made_from) > 0;
-    seen[LEAVES].count += plans[plan].d.leaves > 1;
+    seen[LEAVES].count += plans[plan].d.virtual_ranks > 1;
     seen[BF16].count += plans[plan].d.precision != GCKPT_FP32;
     seen[SPLIT].count += gckpt_plan_rows(made_from) < gckpt_plan_batch(made_from);
-    seen[RANK].count += d.ranks != NULL;
+    seen[RANK].count += d.transport != NULL;
     if (plans[plan].net >= 0)
         seen[CACHES].count += nets[plans[plan].net].net.caches > 0,
             seen[PINNED].count += nets[plans[plan].net].net.pins > 0;
     gckpt_parameter stored;
     for (int k = 0; gckpt_store_peek(s, k, &stored) == GCKPT_OK; k++)
-        if (stored.packed) {
+        if (stored.quantised) {
             seen[PACKED].count++;
             break;
         }
@@ -968,11 +968,11 @@ static void step(int command)
     else if (how == 0)
         r = gckpt_gradients(x->e, f, n, rows, &report);
     else if (how == 1) {
-        static gckpt_spent spent[4096];
+        static gckpt_profile_entry spent[4096];
         double clock = 0;
         gckpt_profile profile;
         memset(&profile, 0, sizeof profile);
-        profile.seconds = seconds, profile.user = &clock, profile.spent = spent;
+        profile.clock = seconds, profile.user = &clock, profile.entries = spent;
         profile.count = byte(&in) > 250 ? whole(&in, 5) : x->of.length;
         profile.count = profile.count > 4096 ? 0 : profile.count;
         r = gckpt_profile_step(x->e, f, n, rows, &h, &profile);
@@ -997,7 +997,7 @@ static void step(int command)
             do
                 r = gckpt_run_some(x->e, pick(&in, 3) ? 1000 : 1 + whole(&in, 40), &report);
             while (r == GCKPT_MORE && --turns > 0);
-            gckpt_next(x->e);
+            gckpt_next_instruction(x->e);
             if (r == GCKPT_MORE) { /* left where it is: the next one abandons it */
                 x->steps = -1000, x->under_way = 1;
                 said(command, x->e, r);
@@ -1022,8 +1022,8 @@ static void step(int command)
     int64_t count;
     for (int k = 0; k < 4; k++)
         gckpt_term_loss(x->e, k, &sum, &count);
-    if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_PAINT) &&
-        x->steps == 2 && x->of.d.leaves <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
+    if (good && x->debug & GCKPT_DEBUG_MEASURE && !(x->debug & GCKPT_DEBUG_POISON) &&
+        x->steps == 2 && x->of.d.virtual_ranks <= 1 && gckpt_store_bytes(s) == x->of.d.offload_bytes &&
         x->of.in_batch >= x->of.d.batch)
         MUST(gckpt_bytes_measured(x->e) == x->of.d.budget,
              "%lu bytes planned, %lu measured: mode %s, %d picks, how %d, rows %ld",
@@ -1218,7 +1218,7 @@ static void pack(int command)
     if (pick(&in, 2))
         gckpt_store_freeze(s, of, 1);
     const uint64_t before = told(s, VALUES);
-    const gckpt_result r = gckpt_store_pack(s, of, storage);
+    const gckpt_result r = gckpt_store_quantise(s, of, storage);
     if (!said(command, s, r))
         MUST(told(s, VALUES) == before, "a pack that was refused changed the store: %s",
              gckpt_error_text(s));
@@ -1245,8 +1245,8 @@ static void external(int command)
     const gckpt_result r =
         pick(&in, 3)
             ? gckpt_store_external(s, name, shape, values[which], pick(&in, 2))
-            : gckpt_store_external_packed(s, name, shape,
-                                          pick(&in, 2) ? GCKPT_STORED_BF16 : GCKPT_STORED_F16,
+            : gckpt_store_external_quantised(s, name, shape,
+                                          pick(&in, 2) ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_F16,
                                           halves, NULL);
     if (!said(command, s, r))
         MUST(told(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
@@ -1262,9 +1262,9 @@ static void files(int command)
         return;
     memset(&d, 0, sizeof d);
     d.values_only = a & 1, d.partial = a >> 1 & 1;
-    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORED_F32;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
-    d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_NOT_SAID;
+    d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_UNKNOWN;
     const uint64_t wrote_from = told(stores[from].s, MADE);
     gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f)
                             : gckpt_store_write_as(stores[from].s, io_write, &f, &d);
@@ -1303,7 +1303,7 @@ static void map(int command)
         return;
     memset(&d, 0, sizeof d);
     d.values_only = a & 1;
-    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORED_F32;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORAGE_F32;
     if (gckpt_store_write_as(stores[from].s, file_write, &f, &d) == GCKPT_OK && f.size) {
         gckpt_store *s = stores[to].s;
         const unsigned changes = a & 8 ? 1 + a / 64 : 0, shift = a & 16 ? byte(&in) % 16 : 0;
@@ -1381,7 +1381,7 @@ static void by_path(int command)
     }
     memset(&d, 0, sizeof d);
     d.values_only = a & 1, d.partial = a >> 1 & 1;
-    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORED_F32;
+    d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
     const int before_entries = entries(folder);
     FILE *was = a & 16 ? fopen(path, "wb") : NULL; /* another file is there */
@@ -1440,11 +1440,11 @@ static void getters(int command)
         MUST(gckpt_plan_name(p, i) && gckpt_plan_op(p, i) && gckpt_mode_name(gckpt_plan_mode(p)),
              "names");
         gckpt_plan_kind_bytes(p, i);
-        gckpt_plan_hidden(p), gckpt_plan_offloaded(p), gckpt_plan_hash(p);
+        gckpt_plan_hidden_cost(p), gckpt_plan_offloaded(p), gckpt_plan_hash(p);
         MUST(gckpt_store_need(p) >= gckpt_store_need(NULL), "store_need");
         int64_t first = -1;
         const int64_t rows = number(&in, 20);
-        const int64_t share = gckpt_plan_share(p, rows, 0, pick(&in, 2) ? &first : NULL);
+        const int64_t share = gckpt_plan_rank_rows(p, rows, 0, pick(&in, 2) ? &first : NULL);
         MUST(share == rows || rows < 0 || rows > 20, "share %ld of %ld", (long)share, (long)rows);
         if (i % 4 == 0)
             gckpt_exec_need(p, NULL);
@@ -1453,7 +1453,7 @@ static void getters(int command)
         const int x = exec;
         uint64_t hash;
         MUST(gckpt_isa_name(gckpt_exec_isa(execs[x].e)), "isa");
-        gckpt_next(execs[x].e), gckpt_exec_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
+        gckpt_next_instruction(execs[x].e), gckpt_exec_bytes_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
         if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) &&
             gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
             MUST(hash == gckpt_store_hash(stores[execs[x].of.store].s), "hashes");

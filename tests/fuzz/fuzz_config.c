@@ -74,7 +74,7 @@ static void try_saved(model_any *m, gckpt_store *s)
 {
     model_any again;
     gckpt_store *other = gckpt_store_new(NULL);
-    must(model_save(m, s, reader_path("saved"), GCKPT_STORED_F32) == 0);
+    must(model_save(m, s, reader_path("saved"), GCKPT_STORAGE_F32) == 0);
     if (model_load(&again, other, reader_path("saved"), NULL) != 0) {
         fprintf(stderr, "%s\n", again.error);
         abort();
@@ -121,8 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         "config.json",       "generation_config.json", "model.safetensors.index.json",
         "model.safetensors", "a.safetensors",          "b.safetensors"
     };
-    static const model_source packed = { GCKPT_STORED_BF16, 0, NULL, 0 },
-                              mapped = { GCKPT_STORED_F32, 1, NULL, 0 };
+    static const model_source packed = { GCKPT_STORAGE_BF16, 0, NULL, 0 },
+                              mapped = { GCKPT_STORAGE_F32, 1, NULL, 0 };
     const reader_parts p = reader_split(bytes, size);
     const uint64_t chosen = chosen_of(bytes, size);
     const int sharded = p.size[2] > 0;

@@ -52,7 +52,7 @@ static int try_keys(void)
 static void try_model(int as_file)
 {
     model_any m;
-    const model_source source = { GCKPT_STORED_F32, 0, NULL, as_file };
+    const model_source source = { GCKPT_STORAGE_F32, 0, NULL, as_file };
     gckpt_store *s = gckpt_store_new(NULL);
     must(model_load(&m, s, path, &source) == 0 || m.error[0] != 0);
     gckpt_store_free(s);

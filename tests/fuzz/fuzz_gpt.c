@@ -19,7 +19,7 @@ static void fresh(void)
     memset(&lm, 0, sizeof lm);
     memset(&run, 0, sizeof run);
     memset(&text, 0, sizeof text);
-    memset(&asked, 0, sizeof asked);
+    memset(&reports, 0, sizeof reports);
     while (session.text_count > 0)
         free(session.texts[--session.text_count]);
     memset(&session, 0, sizeof session);
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     else
         remove(file);
     must(is_index(file) == (raw && p.size[RAW] >= 8 && memcmp(p.at[RAW], "{\"gckpt\"", 8) == 0));
-    must(!is_index(gone));
+    must(!is_index(missing));
     try_line(argc, argv);
     fresh();
     return 0;

@@ -91,7 +91,7 @@ typedef struct {
     int64_t rows;
     gckpt_term term[NET_TERMS];
     int terms;
-    gckpt_pick fetch[NET_PICKS]; /* what plans may pick */
+    gckpt_fetch_spec fetch[NET_PICKS]; /* what plans may pick */
     int fetches;
     int own; /* a user's op whose runs are counted */
     int caches, pins;
@@ -102,10 +102,10 @@ static gckpt_result own_shape(gckpt_call *call)
 {
     const int mode = *(const int *)call->attributes;
     call->shape = call->in[0].shape;
-    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    call->saved_bytes = (size_t)count_of(&call->shape) * sizeof(float);
     if (mode == 1)
         return gckpt_fail(call, GCKPT_E_ARG, "own: refused, %i %S", mode, &call->shape);
-    call->work_forward = mode == 2 ? 64 : 0;
+    call->workspace_forward = mode == 2 ? 64 : 0;
     call->mixes_rows = mode == 3;
     return GCKPT_OK;
 }
@@ -115,15 +115,15 @@ static void own_forward(const gckpt_call *call)
         const float x = call->in[0].data[i];
         if (call->out)
             call->out[i] = x * (0.5f + x);
-        if (call->aux)
-            ((float *)call->aux)[i] = 0.5f + 2 * x;
+        if (call->saved)
+            ((float *)call->saved)[i] = 0.5f + 2 * x;
     }
-    if (call->work && call->work_forward)
-        memset(call->work, 0x55, call->work_forward);
+    if (call->workspace && call->workspace_forward)
+        memset(call->workspace, 0x55, call->workspace_forward);
 }
 static void own_backward(const gckpt_call *call)
 {
-    const float *slope = (const float *)call->aux;
+    const float *slope = (const float *)call->saved;
     float *grad = call->in[0].grad;
     for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
         grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
@@ -133,7 +133,7 @@ static const gckpt_op own_op = { .name = "own_op",
                                  .shape = own_shape,
                                  .forward = own_forward,
                                  .backward = own_backward,
-                                 .needs = { GCKPT_AUX },
+                                 .needs = { GCKPT_SAVED },
                                  .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
 
 static T *net_add(fuzz_net *n, T *t)
@@ -362,13 +362,13 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         memset(&d, 0, sizeof d);
         d.heads = c % 4 == 0 ? 2 : 1;
         d.base = pick(b, 2) ? real(b) : 0;
-        d.first = number(b, 5);
-        d.turned = pick(b, 2) ? number(b, 5) : 0;
-        d.frequencies = d.turned == 4 || d.turned == 2 ? angles : NULL;
+        d.position = number(b, 5);
+        d.columns = pick(b, 2) ? number(b, 5) : 0;
+        d.frequencies = d.columns == 4 || d.columns == 2 ? angles : NULL;
         d.scale = pick(b, 2) ? real(b) : 0;
         return bias         ? gckpt_rotary_with(x, &d)
                : pick(b, 2) ? gckpt_rotary(x, d.heads, d.base)
-                            : gckpt_rotary_at(x, d.heads, d.base, d.first);
+                            : gckpt_rotary_at(x, d.heads, d.base, d.position);
     }
     case 12:
         w = net_weight(n, b, gckpt_shape2(s.n == 3 ? s.d[1] + 9 : 9, c));
@@ -602,7 +602,7 @@ static int net_made(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint32
         counts = net_leads(g, gckpt_id(begins), id);
         gckpt_node node;
         for (int i = 1; i < n->terms; i++)
-            if (gckpt_graph_node(g, gckpt_id(n->term[i].loss), &node) == GCKPT_OK && node.batchless)
+            if (gckpt_graph_node(g, gckpt_id(n->term[i].loss), &node) == GCKPT_OK && node.batch_invariant)
                 n->term[i].regulariser = 1;
     }
     if (!b.odd && n->fetches == 0) {

@@ -203,7 +203,7 @@ static outcome run(net *n, const gckpt_plan *p, int64_t rows, int train, unsigne
     memset(&desc, 0, sizeof desc);
     desc.memory = fuzz_memory_of(&n->memory);
     desc.debug = debug;
-    desc.own_optimiser = own_optimiser;
+    desc.custom_optimiser = own_optimiser;
     desc.parallel_for = any_order;
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
     gckpt_exec *e = gckpt_exec_new(p, n->store, &desc);
@@ -254,9 +254,9 @@ static outcome wanted(int kind, const uint64_t *words, int64_t rows)
     desc.mode = GCKPT_STORE_ALL;
     desc.as_built = 1;
     desc.optimiser = (gckpt_optimiser)in[OPTIMISER];
-    desc.own_state = desc.optimiser == GCKPT_OWN_OPTIMISER ? (int)in[STATE_SLOTS] : 0;
+    desc.custom_state = desc.optimiser == GCKPT_CUSTOM_OPTIMISER ? (int)in[STATE_SLOTS] : 0;
     desc.precision = (gckpt_precision)in[PRECISION];
-    desc.leaves = (int)in[LEAVES];
+    desc.virtual_ranks = (int)in[LEAVES];
     desc.batch = (int64_t)in[BATCH];
     gckpt_term list[TERMS];
     for (uint64_t i = 0; i < terms; i++) {
@@ -344,7 +344,7 @@ static void check_plan(net *n, const gckpt_plan *p, int kind, const uint8_t *o)
         return;
     const int64_t rows = in[BATCH] > 2 * ROWS ? 2 * ROWS : (int64_t)in[BATCH];
     const outcome got =
-        run(n, p, rows, train, o[3] & 2 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0);
+        run(n, p, rows, train, o[3] & 2 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : 0);
     if (!train || got.result == GCKPT_E_MEMORY)
         return;
     const outcome want = wanted(kind, words, rows);
@@ -484,21 +484,21 @@ static void seed(const char *folder, int kind, int way, int *number)
     net_begin(&n, kind);
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
-    const gckpt_pick picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.first, 1 } };
+    const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.first, 1 } };
     desc.mode = way < 4 ? (gckpt_mode)(GCKPT_STORE_ALL + way) : GCKPT_AUTO;
     desc.batch = way % 3 == 2 ? 2 * ROWS : ROWS;
-    desc.leaves = way % 8 == 2 ? 4 : way % 8 == 5 ? 2 : 0;
+    desc.virtual_ranks = way % 8 == 2 ? 4 : way % 8 == 5 ? 2 : 0;
     desc.update_in_backward = way % 8 == 3 && desc.batch == ROWS;
     desc.stage_parameters = way % 8 == 6;
     desc.precision = way % 8 == 7 ? GCKPT_BF16 : GCKPT_FP32;
     desc.optimiser = (gckpt_optimiser)(way % 4);
-    desc.own_state = desc.optimiser == GCKPT_OWN_OPTIMISER ? 1 : 0;
+    desc.custom_state = desc.optimiser == GCKPT_CUSTOM_OPTIMISER ? 1 : 0;
     desc.threads = way % 5 == 4 ? 2 : 1;
     desc.fetch = picks;
     desc.fetches = way % 4 == 1 ? 3 : 0;
     desc.offload_bytes = way % 8 == 4 ? 4096 : 0;
-    desc.offload_work = 1 << 20;
-    desc.offload_beside = way == 12;
+    desc.offload_cost = 1 << 20;
+    desc.overlap_offload = way == 12;
     int terms = n.term_count;
     if (way == 15) {
         desc.mode = GCKPT_INFERENCE;

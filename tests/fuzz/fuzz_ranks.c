@@ -62,7 +62,7 @@ static void train(ranks_world *w, int rank, void *context)
     int64_t first = 0;
     h.clip = 0.5f;
     if (w)
-        gckpt_plan_share(r->p, t->rows, rank, &first);
+        gckpt_plan_rank_rows(r->p, t->rows, rank, &first);
     for (int i = 0; i < r->feeds; i++) {
         f[i].input = r->feed[i].input;
         f[i].data = (const char *)r->feed[i].data + (size_t)first * row_bytes(r->g, f[i].input);
@@ -233,7 +233,7 @@ static void try_one(bytes in)
     gckpt_plan_desc d;
     gckpt_exec_desc x;
     memset(&d, 0, sizeof d), memset(&x, 0, sizeof x);
-    d.leaves = t.leaves, d.batch = t.batch;
+    d.virtual_ranks = t.leaves, d.batch = t.batch;
     d.optimiser = b & 1 ? GCKPT_SGD : b & 2 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
     d.mode = GCKPT_STORE_ALL;
     x.isa = b % 32 == 9 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
@@ -260,7 +260,7 @@ static void try_one(bytes in)
     ranks_open(&w, t.ranks);
     w.blocking = f % 16 == 5;
     for (int i = 0; i < t.ranks && ready; i++) {
-        x.ranks = &w.rank[i].engine;
+        x.transport = &w.rank[i].engine;
         ready = prepare(&t, i, shard, net, rows, &d, x, feeds);
     }
     if (ready && t.saves && before & 1) { /* an index of the same ranks, which may be damaged */
@@ -270,7 +270,7 @@ static void try_one(bytes in)
         gckpt_exec *kept[RANKS];
         for (int i = 0; i < t.ranks; i++) {
             kept[i] = t.rank[i].e;
-            x.ranks = &other.rank[i].engine;
+            x.transport = &other.rank[i].engine;
             x.memory = heap_memory(&t.rank[i].memory);
             t.rank[i].e = gckpt_exec_new(t.rank[i].p, t.rank[i].s, &x);
             MUST(t.rank[i].e, "%s", gckpt_error_text(t.rank[i].s));

@@ -70,7 +70,7 @@ static void subject_begin(subject *s, int kind)
         must(s, gckpt_store_external(s->store, "b", shape_of("b"), s->b, 1));
     }
     if (kind == EXTERNAL_I8)
-        must(s, gckpt_store_external_packed(s->store, "a", shape_of("a"), GCKPT_STORED_I8,
+        must(s, gckpt_store_external_quantised(s->store, "a", shape_of("a"), GCKPT_STORAGE_I8,
                                             s->packed, s->scales));
     s->graph = gckpt_graph_new(s->store, NULL);
     MUST(param(s->graph, "a") && param(s->graph, "b") && param(s->graph, "c"));
@@ -89,10 +89,10 @@ static void subject_begin(subject *s, int kind)
         must(s, gckpt_store_freeze(s->store, "b", 1));
     if (kind == PACKED_I8 || kind == PACKED_I4) {
         must(s, gckpt_store_freeze(s->store, "*", 1));
-        must(s, gckpt_store_pack(s->store, "a",
-                                 kind == PACKED_I8 ? GCKPT_STORED_I8 : GCKPT_STORED_I4));
-        must(s, gckpt_store_pack(s->store, "c",
-                                 kind == PACKED_I8 ? GCKPT_STORED_BF16 : GCKPT_STORED_F16));
+        must(s, gckpt_store_quantise(s->store, "a",
+                                 kind == PACKED_I8 ? GCKPT_STORAGE_I8 : GCKPT_STORAGE_I4));
+        must(s, gckpt_store_quantise(s->store, "c",
+                                 kind == PACKED_I8 ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_F16));
     }
 }
 
@@ -210,7 +210,7 @@ static void check_places(const listed *was, const gckpt_store *s, int failed)
         MUST(p->name == q->name && p->elements == q->elements && p->storage == q->storage);
         MUST(p->frozen == q->frozen && p->lr_scale == q->lr_scale);
         MUST(!p->values || p->values == q->values);
-        MUST(!p->packed || p->packed == q->packed);
+        MUST(!p->quantised || p->quantised == q->quantised);
         MUST(!p->scales || p->scales == q->scales);
         for (int k = 0; k < 4; k++)
             MUST(!(p->state[k] || failed) || p->state[k] == q->state[k]);
@@ -248,7 +248,7 @@ static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int 
         MUST(p.shape.n == e->axes && 4 * (uint64_t)p.elements == e->end - e->begin);
         for (int k = 0; k < e->axes; k++)
             MUST((uint64_t)p.shape.d[k] == e->shape[k]);
-        if (p.storage == GCKPT_STORED_F32 && p.elements > 0)
+        if (p.storage == GCKPT_STORAGE_F32 && p.elements > 0)
             MUST(memcmp(p.values, f.data + e->begin, (size_t)(e->end - e->begin)) == 0);
     }
 }
@@ -256,7 +256,7 @@ static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int 
 /* What was loaded can be written, and read again to the same. */
 static void check_again(subject *s, int kind, int into_empty)
 {
-    const gckpt_file_desc hwio = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_HWIO, NULL };
+    const gckpt_file_desc hwio = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_HWIO, NULL };
     fuzz_file f = written(s->store), again, g = f;
     MUST(gckpt_store_read_as(s->store, fuzz_read, &g, g.size, kind == CONVOLUTION ? &hwio : NULL) ==
          GCKPT_OK);
@@ -406,10 +406,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     must(&s, gckpt_store_set_note(s.store, "note", "7"));
     trained = written(s.store);
     int number = 0;
-    for (int storage = 0; folder && storage <= GCKPT_STORED_F16; storage++) {
+    for (int storage = 0; folder && storage <= GCKPT_STORAGE_F16; storage++) {
         gckpt_file_desc desc;
         memset(&desc, 0, sizeof desc);
-        desc.values_only = storage != GCKPT_STORED_F32;
+        desc.values_only = storage != GCKPT_STORAGE_F32;
         desc.storage = (gckpt_storage)storage;
         fuzz_file f = { NULL, 0, 0, 0, 0 };
         must(&s, gckpt_store_write_as(s.store, fuzz_write, &f, &desc));

@@ -104,7 +104,7 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
     for (int i = 0; how % 8 != 7 && i < gckpt_plan_length(p) && n < MOST / 2; i++) {
         gckpt_plan_get(p, i, &plain[n]);
         n += plain[n].kind == GCKPT_FORWARD || plain[n].kind == GCKPT_BACKWARD ||
-             plain[n].kind == GCKPT_RELOAD || plain[n].kind == GCKPT_HOLD;
+             plain[n].kind == GCKPT_RELOAD || plain[n].kind == GCKPT_OFFLOAD_DONE;
     }
     if (how % 8 == 6 || how % 8 == 5)
         n = all_anew(g, how % 8 == 5 ? byte(b) & 96 : byte(b), plain, n, list);
@@ -135,7 +135,7 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
         } else { /* a new one */
             static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_RELOAD,
                                                 GCKPT_FORWARD, GCKPT_RELOAD,   GCKPT_UPDATE,
-                                                GCKPT_HOLD,    GCKPT_REDUCE,   GCKPT_OFFLOAD };
+                                                GCKPT_OFFLOAD_DONE,    GCKPT_REDUCE,   GCKPT_OFFLOAD };
             memmove(list + at + 1, list + at, (size_t)(n - at) * sizeof *list);
             list[at].kind =
                 b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 9 : 5)];
@@ -188,7 +188,7 @@ static void try_one(bytes in)
     d.update_in_backward = (o & 0x30) == 0x30;
     d.stage_parameters = o >> 6 & 1;
     d.precision = q % 8 == 7 ? GCKPT_BF16 : GCKPT_FP32;
-    d.leaves = q % 8 == 6 ? 2 : 0;
+    d.virtual_ranks = q % 8 == 6 ? 2 : 0;
     d.fetch = a.net.fetch, d.fetches = q & 8 ? a.net.fetches : 0;
     tried++;
     a.p = gckpt_plan_new(a.g, a.net.term, a.net.terms, &d);
@@ -198,13 +198,13 @@ static void try_one(bytes in)
         begin(&c, net, rows);
         planned++;
         d.offload_bytes = q & 16 ? (q & 32 ? 100000 : 300) : 0;
-        d.offload_beside = q >> 6 & 1;
+        d.overlap_offload = q >> 6 & 1;
         d.fetch = c.net.fetch;
         const unsigned from = byte(&in);
         gckpt_plan *by = NULL; /* whose list is changed */
         d.mode = modes[from % 8];
         if (d.mode != GCKPT_STORE_ALL) {
-            d.offload_work = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
+            d.offload_cost = d.mode == GCKPT_AUTO && from & 8 ? 1 : 0;
             d.budget = d.mode == GCKPT_AUTO
                            ? gckpt_plan_bytes(a.p) - gckpt_plan_arena(a.p) * (1 + from / 16) / 20
                            : 0;
@@ -235,7 +235,7 @@ static void try_one(bytes in)
                 problem = NULL;
             MUST(!problem, "plan_check: %s", problem);
             steps(&a, 0, isa, f, n, d.batch, &h);
-            steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE,
+            steps(&c, q & 128 ? GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON : GCKPT_DEBUG_MEASURE,
                   isa, f, n, d.batch, &h);
             ran += a.e && c.e;
             MUST(!a.e == !c.e || gckpt_error(a.e ? c.s : a.s) == GCKPT_E_MEMORY,
@@ -251,7 +251,7 @@ static void try_one(bytes in)
             }
             MUST(!a.e || !c.e || a.hash == c.hash, "other weights");
             if (a.e && c.e && c.result[0] == GCKPT_OK && c.result[1] == GCKPT_OK && !(q & 128) &&
-                d.leaves < 2 &&
+                d.virtual_ranks < 2 &&
                 gckpt_store_bytes(c.s) == gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_PARAMETERS) +
                                               gckpt_plan_kind_bytes(c.p, GCKPT_BYTES_STATE))
                 MUST(gckpt_bytes_measured(c.e) == gckpt_plan_bytes(c.p),

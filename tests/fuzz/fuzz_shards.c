@@ -197,7 +197,7 @@ static gckpt_store *store_new(fuzz_memory *memory, const uint8_t *o)
         MUST(gckpt_store_get(s, i, &p) == GCKPT_OK);
     if (kind == PACKED)
         MUST(gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
-             gckpt_store_pack(s, "c", o[2] & 64 ? GCKPT_STORED_I8 : GCKPT_STORED_I4) == GCKPT_OK);
+             gckpt_store_quantise(s, "c", o[2] & 64 ? GCKPT_STORAGE_I8 : GCKPT_STORAGE_I4) == GCKPT_OK);
     return s;
 }
 
@@ -211,7 +211,7 @@ static uint64_t snapshot(const gckpt_store *s)
         MUST(gckpt_store_peek(s, i, &p) == GCKPT_OK);
         h = fnv(h, p.name, strlen(p.name));
         h = fnv(h, &p.values, sizeof p.values);
-        h = fnv(h, &p.packed, sizeof p.packed);
+        h = fnv(h, &p.quantised, sizeof p.quantised);
         h = fnv(h, p.state, sizeof p.state);
         if (p.values)
             h = fnv(h, p.values, sizeof *p.values * (size_t)p.count);
@@ -239,7 +239,7 @@ static void check_values(gckpt_store *s, const char *text, size_t size, gckpt_sh
             continue;
         MUST(gckpt_store_get(s, at, &p) == GCKPT_OK);
         MUST(4 * (uint64_t)p.elements == e->end - e->begin);
-        if (p.storage != GCKPT_STORED_F32 || p.elements == 0)
+        if (p.storage != GCKPT_STORAGE_F32 || p.elements == 0)
             continue;
         const int64_t first = held_by(&p, shard) ? 0 : p.first;
         const int64_t count = held_by(&p, shard) ? p.elements : p.count;
@@ -327,7 +327,7 @@ static int try_seed(const char *to, int number, const uint8_t o[OPTIONS], const 
     fuzz_memory memory = { 0, 0, 0, 0 };
     compose(text, n, 1 << o[0] % 4, SOUND, o);
     gckpt_store *s = store_new(&memory, o);
-    const gckpt_result result = gckpt_ranks_load(s, HELD "/ckpt");
+    const gckpt_result result = gckpt_ranks_load(s, MEMFS "/ckpt");
     held_end();
     if (result != GCKPT_OK)
         fprintf(stderr, "%s\n", gckpt_error_text(s));

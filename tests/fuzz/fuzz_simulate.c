@@ -20,10 +20,10 @@ static void fresh(void)
 
 static int try_ranks(int *ranks)
 {
-    char anew[MOST_RANKS * 8 + 1] = "";
-    int again[MOST_RANKS];
+    char anew[MAX_RANKS * 8 + 1] = "";
+    int again[MAX_RANKS];
     const int count = read_ranks(ranks);
-    must(count >= 0 && count <= MOST_RANKS);
+    must(count >= 0 && count <= MAX_RANKS);
     for (int i = 0; i < count; i++) {
         must(ranks[i] > 0 && ranks[i] <= 1 << 20 && (ranks[i] & (ranks[i] - 1)) == 0);
         sprintf(anew + strlen(anew), "%s%d", i > 0 ? "," : "", ranks[i]);
@@ -46,7 +46,7 @@ static void try_step(int ranks, uint64_t chosen)
     json line;
     must(events != NULL);
     nothing_said();
-    const int64_t leaves = o.leaves > 0 ? o.leaves : ranks;
+    const int64_t leaves = o.virtual_ranks > 0 ? o.virtual_ranks : ranks;
     const int64_t batch = o.batch > 0 ? o.batch : small.batch, rows = o.rows > 0 ? o.rows : 2;
     if (ranks > RANKS || leaves / ranks > ROUNDS || batch / rows > ROUNDS || rows > 64) {
         fclose(events);
@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static char line[TEXT];
     char *argv[WORDS + 1];
-    int ranks[MOST_RANKS];
+    int ranks[MAX_RANKS];
     if (size >= sizeof line)
         return 0;
     memcpy(line, bytes, size);

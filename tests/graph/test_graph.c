@@ -46,22 +46,22 @@ static void nodes(void)
     CHECK_MSG(square != NULL && gckpt_graph_size(g) == gckpt_id(square) + 1, "%s",
               gckpt_error_text(g));
     CHECK(gckpt_graph_node(g, gckpt_id(x), &n) == GCKPT_OK && is(&n, "input", "x", 2, 0));
-    CHECK(n.type == GCKPT_I32 && !n.loss && !n.batchless && n.data == NULL && n.shape.d[1] == 4);
+    CHECK(n.type == GCKPT_I32 && !n.loss && !n.batch_invariant && n.data == NULL && n.shape.d[1] == 4);
     CHECK(gckpt_graph_node(g, gckpt_id(w), &n) == GCKPT_OK && is(&n, "param", "table", 2, 0));
-    CHECK(again == w && n.batchless && n.type == GCKPT_F32);
+    CHECK(again == w && n.batch_invariant && n.type == GCKPT_F32);
     CHECK(gckpt_graph_node(g, gckpt_id(h), &n) == GCKPT_OK && is(&n, "embed", "", 3, 2));
-    CHECK(n.input[0] == gckpt_id(w) && n.input[1] == gckpt_id(x) && !n.batchless);
+    CHECK(n.input[0] == gckpt_id(w) && n.input[1] == gckpt_id(x) && !n.batch_invariant);
     CHECK(gckpt_graph_node(g, gckpt_id(c), &n) == GCKPT_OK && is(&n, "constant", "two", 1, 0));
-    CHECK(n.data == two && n.batchless);
+    CHECK(n.data == two && n.batch_invariant);
     CHECK(gckpt_graph_node(g, gckpt_id(product), &n) == GCKPT_OK && is(&n, "mul", "scaled", 3, 2));
     CHECK(gckpt_graph_node(g, gckpt_id(view), &n) == GCKPT_OK && is(&n, "reshape", "", 3, 1));
     CHECK(n.input[0] == gckpt_id(product) && n.shape.d[1] == 2 && n.shape.d[2] == 4);
     CHECK(gckpt_graph_node(g, gckpt_id(view) + 1, &n) == GCKPT_OK && n.input[0] == gckpt_id(view));
     CHECK(gckpt_graph_node(g, gckpt_id(loss), &n) == GCKPT_OK &&
           is(&n, "linear_cross_entropy", "", 0, 3));
-    CHECK(n.loss && !n.batchless && n.input[1] == gckpt_id(w) && n.input[2] == gckpt_id(y));
+    CHECK(n.loss && !n.batch_invariant && n.input[1] == gckpt_id(w) && n.input[2] == gckpt_id(y));
     CHECK(gckpt_graph_node(g, gckpt_id(square), &n) == GCKPT_OK && is(&n, "mul", "", 2, 2));
-    CHECK(n.batchless && n.input[0] == gckpt_id(w) && n.input[1] == gckpt_id(w));
+    CHECK(n.batch_invariant && n.input[0] == gckpt_id(w) && n.input[1] == gckpt_id(w));
     CHECK(gckpt_graph_node(g, -1, &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(g, gckpt_graph_size(g), &n) == GCKPT_E_ARG);
     CHECK(gckpt_graph_node(NULL, 0, &n) == GCKPT_E_ARG);
@@ -188,7 +188,7 @@ static void numbers(void)
     gckpt_tensor *more = gckpt_add(y, w);
     gckpt_tensor *square = gckpt_name(gckpt_reshape(more, gckpt_shape1(2)), "square");
     const gckpt_term loss = { gckpt_sum_loss(gckpt_mul(square, c)), 1, 0 };
-    const gckpt_pick picks[] = { { y, 0 }, { more, 0 }, { x, 1 }, { w, 1 }, { more, 1 } };
+    const gckpt_fetch_spec picks[] = { { y, 0 }, { more, 0 }, { x, 1 }, { w, 1 }, { more, 1 } };
     gckpt_plan_desc d = { .fetch = picks, .fetches = 5 };
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);

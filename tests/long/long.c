@@ -39,7 +39,7 @@ typedef struct {
     int budget;   /* 1: half way between store-all and the least */
     int wide;     /* 1: enough work for threads to be woken */
     int threads, leaves;
-    const gckpt_ranks *ranks;
+    const gckpt_transport *ranks;
     const gckpt_exec_desc *with;
 } way;
 typedef struct {
@@ -77,7 +77,7 @@ static gckpt_plan *plan_of(gckpt_graph *g, int shape, const way *w, const gckpt_
                           .mode = w->mode,
                           .batch = BATCH,
                           .threads = w->threads,
-                          .leaves = w->leaves };
+                          .virtual_ranks = w->leaves };
     if (w->budget) {
         d.mode = GCKPT_MEMORY_POOR;
         gckpt_plan *least = gckpt_plan_new(g, &loss, 1, &d);
@@ -100,7 +100,7 @@ static int open_training(training *t, const way *w)
         if (w->with)
             d = *w->with;
         d.memory = memory;
-        d.ranks = w->ranks;
+        d.transport = w->ranks;
         t->g[k] = gckpt_graph_new(t->s, &memory);
         t->p[k] = plan_of(t->g[k], k, w, &memory);
         if (!t->p[k])
@@ -135,7 +135,7 @@ static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
             x[k] = (float)(next_random(&state) % 1000) / 500 - 1;
             y[k] = x[k] * x[k / 2];
         }
-        gckpt_plan_share(t->p[shape], BATCH, rank, &first);
+        gckpt_plan_rank_rows(t->p[shape], BATCH, rank, &first);
         const gckpt_feed feeds[] = { { 0, x + first * row }, { 1, y + first * row } };
         gckpt_exec *e = t->e[shape];
         const gckpt_result result =
@@ -288,7 +288,7 @@ static void rank_body(ranks_world *world, int rank, void *context)
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
     stretch *v = (stretch *)context;
     const gckpt_store_desc d = { .seed = 9 };
-    gckpt_ranks *engine = &world->rank[rank].engine;
+    gckpt_transport *engine = &world->rank[rank].engine;
     engine->clock = jumping_clock;
     if (rank == world->size - 1)
         engine->exchange = slow_exchange;
@@ -368,14 +368,14 @@ int main(int argc, char **argv)
         int n = 0;
         while (gckpt_plan_get(t.p[k], n, &in) == GCKPT_OK)
             n++;
-        profile[k].seconds = odd_clock;
+        profile[k].clock = odd_clock;
         profile[k].count = n;
-        profile[k].spent = (gckpt_spent *)calloc((size_t)n, sizeof *profile[k].spent);
+        profile[k].entries = (gckpt_profile_entry *)calloc((size_t)n, sizeof *profile[k].entries);
     }
     close_training(&t);
     same("profiled by a clock that jumps", some, at_once(some, &w, profile), want);
     for (int k = 0; k < SHAPES; k++)
-        free(profile[k].spent);
+        free(profile[k].entries);
     same("ranks: 4, 2, 1, .., one slow, clocks that jump", some, by_ranks(some, 7), want_by_four);
     return check_report("long");
 }

@@ -30,7 +30,7 @@ static void step(build make, float weight, int batch, int micro, const void *x, 
 {
     net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, micro, weight };
     gckpt_plan_desc desc;
-    gckpt_pick picks[MOST_PARAMS];
+    gckpt_fetch_spec picks[MOST_PARAMS];
     gckpt_hyper hyper;
     gckpt_report report;
     memset(&desc, 0, sizeof desc);
@@ -78,7 +78,7 @@ static double forward(build make, int rows, const void *x, const void *y, float 
     memset(&report, 0, sizeof report);
     n.graph = gckpt_graph_new(n.store, NULL);
     gckpt_term term = { make(&n), 1, 0 };
-    gckpt_pick pick = { n.out, 0 };
+    gckpt_fetch_spec pick = { n.out, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = &pick;
     desc.fetches = n.out != NULL;
@@ -283,7 +283,7 @@ static void factor_backward(const gckpt_call *call)
         memset(m->grad, 0, (size_t)c * sizeof(float));
     for (int64_t i = 0; i < call->shape.d[0] * c; i++) {
         const volatile float product = call->grad_out[i] * call->in[0].data[i];
-        gckpt_sum_add(&m->grad[i % c], m->low ? &m->low[i % c] : NULL, product);
+        gckpt_sum_add(&m->grad[i % c], m->compensation ? &m->compensation[i % c] : NULL, product);
     }
 }
 

@@ -66,7 +66,7 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     z->y = ys;
     gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
-    gckpt_pick picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
+    gckpt_fetch_spec picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
     gckpt_plan_desc desc = {
         .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
     };

@@ -72,10 +72,10 @@ static void solve(const problem *p, const way *w, arrays *a)
     gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), p->heads, p->causal)
                                   : gckpt_attention_with(in[Q], in[K], in[V], &desc);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
-    const gckpt_pick picks[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
+    const gckpt_fetch_spec picks[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
     gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .precision = w->precision,
                           .fetch = picks, .fetches = 4 };
-    gckpt_exec_desc x = { .isa = w->isa, .parallel_for = any_order, .debug = GCKPT_DEBUG_PAINT };
+    gckpt_exec_desc x = { .isa = w->isa, .parallel_for = any_order, .debug = GCKPT_DEBUG_POISON };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(plan, s, &x);
     if (!CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s)))
@@ -312,7 +312,7 @@ static void refusals(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
-    gckpt_pick pick = { gckpt_attention_with(in, in, in, &desc), 0 };
+    gckpt_fetch_spec pick = { gckpt_attention_with(in, in, in, &desc), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

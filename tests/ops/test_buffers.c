@@ -89,11 +89,11 @@ static void test_case(int i)
     int64_t n = y ? count_of(&shape) : 0;
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, shape);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-    gckpt_pick picks[4] = { { y, 0 }, { t[0], 1 } };
+    gckpt_fetch_spec picks[4] = { { y, 0 }, { t[0], 1 } };
     int count = 2;
     for (int k = 1; k < 3; k++)
         if (t[k])
-            picks[count++] = (gckpt_pick){ t[k], 1 };
+            picks[count++] = (gckpt_fetch_spec){ t[k], 1 };
     gckpt_plan_desc desc = { .fetch = picks, .fetches = count };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -129,7 +129,7 @@ static void test_greatest(gckpt_isa isa)
     gckpt_tensor *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 2, WIDE_C));
     gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
     gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-    gckpt_pick picks[2] = { { y, 0 }, { t, 1 } };
+    gckpt_fetch_spec picks[2] = { { y, 0 }, { t, 1 } };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
@@ -212,7 +212,7 @@ static void test_mean(gckpt_isa isa, int equal)
                                : gckpt_batchnorm(in, NULL, b, running(g, "mean", c, 0, 0.1f),
                                                  running(g, "variance", c, 1, 0.1f));
     gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
-    gckpt_pick picks[2] = { { out, 0 }, { in, 1 } };
+    gckpt_fetch_spec picks[2] = { { out, 0 }, { in, 1 } };
     gckpt_plan_desc desc = { .fetch = picks, .fetches = 2, .threads = between(1, 3) };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
@@ -400,7 +400,7 @@ static gckpt_plan *plan_of(const net *n, const way *w)
     gckpt_plan_desc desc = { .mode = w->mode, .batch = BATCH_ROWS, .optimiser = w->optimiser,
                              .update_in_backward = w->in_backward, .threads = w->threads,
                              .stage_parameters = w->stage, .plain = w->plain, .precision = w->precision,
-                             .offload_bytes = w->offload ? 1 << 20 : 0, .offload_work = 1 };
+                             .offload_bytes = w->offload ? 1 << 20 : 0, .offload_cost = 1 };
     gckpt_point least = { 0 };
     if (w->least) {
         gckpt_frontier *f = gckpt_frontier_new(n->g, &n->term, 1, &desc);
@@ -426,7 +426,7 @@ static uint64_t train(const way *w, int steps)
     net n;
     net_new(&n, w->micro);
     gckpt_plan *p = plan_of(&n, w);
-    gckpt_exec_desc desc = { .debug = w->debug, .own_optimiser = own, .parallel_for = any_order,
+    gckpt_exec_desc desc = { .debug = w->debug, .custom_optimiser = own, .parallel_for = any_order,
                              .skip_nonfinite = w->skip };
     gckpt_exec *e = gckpt_exec_new(p, n.s, &desc);
     gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f, .clip = w->clip };
@@ -449,7 +449,7 @@ static uint64_t train(const way *w, int steps)
 
 static void test_ways(void)
 {
-    const unsigned debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_MEASURE;
+    const unsigned debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_MEASURE;
     const way ways[] = { { .micro = 6, .debug = debug },
                          { .micro = 6, .mode = GCKPT_MEMORY_POOR, .debug = debug },
                          { .micro = 6, .mode = GCKPT_SEGMENTS, .file = 1, .debug = GCKPT_DEBUG_PLAIN },
@@ -465,7 +465,7 @@ static void test_ways(void)
                           { .micro = 3, .stream = 3, .threads = 2, .mode = GCKPT_SEGMENTS },
                           { .micro = 3, .stage = 1, .mode = GCKPT_MEMORY_POOR, .clip = 1e9f },
                           { .micro = 3, .least = 1, .mode = GCKPT_OPTIMAL, .offload = 1, .skip = 1 } };
-    const gckpt_optimiser optimisers[] = { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER };
+    const gckpt_optimiser optimisers[] = { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER };
     for (int k = 0; k < 8; k++) {
         way w = k % 2 ? loops[0] : ways[0];
         w.optimiser = optimisers[k / 2];
@@ -558,7 +558,7 @@ static void small_new(small *n, float momentum, int twice, int trains)
     if (!trains)
         CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
     gckpt_term term = { gckpt_cross_entropy(h, n->y), 1, 0 };
-    gckpt_pick pick = { n->mean, 1 };
+    gckpt_fetch_spec pick = { n->mean, 1 };
     n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 });
     n->e = gckpt_exec_new(n->p, n->s, NULL);
     CHECK_MSG(n->e != NULL, "small: %s %s", gckpt_error_text(g), gckpt_error_text(n->s));
@@ -658,7 +658,7 @@ static void test_one_value(void)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         g = gckpt_graph_new(s, NULL);
         two_norms(g, steps[i].micro, &term, NULL);
-        p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .batch = steps[i].batch, .leaves = steps[i].leaves });
+        p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .batch = steps[i].batch, .virtual_ranks = steps[i].leaves });
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { 0, data };
         const uint64_t before = gckpt_store_hash(s);
@@ -679,7 +679,7 @@ static void test_one_value(void)
     };
     for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
         int64_t only = fits[i].only;
-        p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch, &(gckpt_plan_desc){ .leaves = fits[i].leaves }, NULL);
+        p = gckpt_fit(s, two_norms, only ? &only : NULL, fits[i].batch, &(gckpt_plan_desc){ .virtual_ranks = fits[i].leaves }, NULL);
         CHECK_MSG(gckpt_plan_rows(p) == fits[i].rows && (p || strstr(gckpt_error_text(s), fits[i].says)),
                   "one value, fit %d: %d rows: %s", (int)i, (int)gckpt_plan_rows(p), gckpt_error_text(s));
         gckpt_plan_free(p);

@@ -21,7 +21,7 @@ static void test_all(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         T *x = gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(1, 256));
-        gckpt_pick pick = { gckpt_from_u8(x, scale, shift), 0 };
+        gckpt_fetch_spec pick = { gckpt_from_u8(x, scale, shift), 0 };
         gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -80,7 +80,7 @@ static uint64_t trained(int fed, int rows, int way, gckpt_precision precision)
     model m = model_new(fed, rows);
     gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .plain = way % 3 == 1,
                           .mode = way % 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL };
-    const unsigned debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT;
+    const unsigned debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
     gckpt_exec_desc x = { .copy_feeds = way % 4 == 1, .debug = way % 5 ? debug : 0u };
     const gckpt_hyper hyper = { .lr = 0.05f };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.term, 1, &d);
@@ -134,7 +134,7 @@ static void test_memory(void)
         CHECK(gckpt_graph_node(m.g, gckpt_id(m.x), &n) == GCKPT_OK && n.type == (k ? GCKPT_F32 : GCKPT_U8));
         const gckpt_exec_desc copies = { .copy_feeds = 1 };
         need[k] = gckpt_exec_need(p, &copies) - gckpt_exec_need(p, NULL);
-        work[k] = gckpt_plan_work(p);
+        work[k] = gckpt_plan_cost(p);
         rig_free(NULL, p, m.g, m.s);
     }
     const size_t labels = sizeof target + 64;
@@ -182,7 +182,7 @@ static void test_user(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *in[2] = { gckpt_input(g, "x", GCKPT_U8, gckpt_shape2(2, 3)), gckpt_input(g, "z", GCKPT_F32, gckpt_shape1(2)) };
-    gckpt_pick pick = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
+    gckpt_fetch_spec pick = { gckpt_apply(&plain, (T *[]){ gckpt_apply(&counts, in, 2, NULL, 0) }, 1, NULL, 0), 0 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in[0]), "\377\377\1\2\3\4" }, { gckpt_id(in[1]), (float[]){ 5, 6 } } };
@@ -218,7 +218,7 @@ static void test_refused(void)
     REFUSED("is u8, counts needs f32: gckpt_from_u8", gckpt_apply(&counts, (T *[]){ x, x }, 2, NULL, 0));
     CHECK(!gckpt_from_u8(NULL, 1, 0));
     model m = model_new(0, ROWS);
-    const gckpt_pick pick = { m.x, 1 };
+    const gckpt_fetch_spec pick = { m.x, 1 };
     CHECK(!gckpt_plan_new(m.g, &m.term, 1, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 }));
     CHECK_MSG(strstr(gckpt_error_text(m.g), "has no gradient: it is u8"), "%s", gckpt_error_text(m.g));
     rig_free(NULL, NULL, m.g, m.s);

@@ -76,14 +76,14 @@ static void run(trial *o)
     in[2] = o->axes ? gckpt_input(g, "w", GCKPT_F32, some) : NULL;
     a[2] = in[2] ? gckpt_mul(in[2], one) : NULL;
     gckpt_term term = { loss_of(o, a[0], a[1], t, a[2]), 1, 0 };
-    gckpt_pick picks[3];
+    gckpt_fetch_spec picks[3];
     gckpt_feed feeds[4] = { { gckpt_id(in[0]), o->x } };
     float *gradient[3];
     int picked = 0, fed = 1;
     for (int i = 0; i < 3; i++)
         if ((i != 1 || o->kind != HARD) && a[i])
             gradient[picked] = i == 0 ? o->dx : i == 1 ? o->dy : o->dw,
-            picks[picked++] = (gckpt_pick){ a[i], 1 };
+            picks[picked++] = (gckpt_fetch_spec){ a[i], 1 };
     feeds[fed++] = o->kind == HARD ? (gckpt_feed){ gckpt_id(t), o->targets }
                                    : (gckpt_feed){ gckpt_id(in[1]), o->y };
     if (o->axes)
@@ -287,7 +287,7 @@ typedef struct {
 static gckpt_result rows_shape(gckpt_call *call)
 {
     const rule *r = (const rule *)call->attributes;
-    call->unit = r->unit ? call->in[0].shape.d[1] : 0;
+    call->elements_per_count = r->unit ? call->in[0].shape.d[1] : 0;
     return GCKPT_OK;
 }
 static void rows_forward(const gckpt_call *call)

@@ -58,7 +58,7 @@ static void test_case(int i)
     gckpt_shape of[2] = { gckpt_shape_of(y), gckpt_shape_of(x) };
     T *r = gckpt_input(g, "r", GCKPT_F32, of[0]);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-    gckpt_pick picks[2] = { { y, 0 }, { x, 1 } };
+    gckpt_fetch_spec picks[2] = { { y, 0 }, { x, 1 } };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data[2] = { numbers(19, count_of(&of[1])), numbers(17, count_of(&of[0])) };
@@ -84,7 +84,7 @@ static void test_places(int m, int n, int how, const double *golden)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, m, 1, 1));
-    gckpt_pick pick = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
+    gckpt_fetch_spec pick = { gckpt_upsample(x, n, 1, (gckpt_upsampling)how), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -105,7 +105,7 @@ static void test_argmax(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)), *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
-    gckpt_pick picks[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
+    gckpt_fetch_spec picks[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
                                    &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -139,7 +139,7 @@ static void test_greatest(gckpt_isa isa, int inner)
     T *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 3, inner)), *in = t;
     if (inner == 1)
         in = gckpt_reshape(t, gckpt_shape2(8, 3));
-    gckpt_pick picks[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
+    gckpt_fetch_spec picks[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
     gckpt_term term = { gckpt_sum_loss(picks[0].tensor), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 3 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
@@ -216,7 +216,7 @@ static uint64_t train(const gckpt_plan_desc *by, int64_t rows, int stream, gckpt
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(n.g));
         free(f.bytes);
     }
-    gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .isa = isa, .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_FINITE });
     float *data = numbers(19, ROWS * STEPS * WIDE);
     gckpt_hyper hyper = { .lr = 0.1f };
     gckpt_report report = { 0 };
@@ -264,7 +264,7 @@ static void test_fetched(gckpt_precision precision)
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 2, N)), *at = gckpt_argmax(x, -1);
     T *w = gckpt_param(g, "w", gckpt_shape2(N, 1), (gckpt_init){ 0, 0, 0.25f });
     gckpt_term term = { gckpt_sum_loss(gckpt_embed(w, at)), 1, 0 };
-    gckpt_pick picks[2] = { { at, 0 }, { w, 1 } };
+    gckpt_fetch_spec picks[2] = { { at, 0 }, { w, 1 } };
     gckpt_plan_desc d = { .fetch = picks, .fetches = 2, .precision = precision, .batch = 5 };
     for (int picked = 1; picked >= 0; picked--) {
         picks[0] = picks[picked ? 0 : 1], d.fetches = 1 + picked; /* else it may lie anywhere */
@@ -337,7 +337,7 @@ static void test_refusals(void)
 
     net n; /* no gradient of what is i32 */
     build(&n, 2);
-    gckpt_pick pick = { n.at, 1 };
+    gckpt_fetch_spec pick = { n.at, 1 };
     CHECK(!gckpt_plan_new(n.g, n.terms, 2, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 }));
     CHECK(strstr(gckpt_error_text(n.g), "has no gradient: it is i32"));
     gckpt_graph_free(n.g);

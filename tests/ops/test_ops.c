@@ -517,14 +517,14 @@ static gckpt_result unit_shape(gckpt_call *call)
     if (s->n < 1)
         return gckpt_fail(call, GCKPT_E_SHAPE, "unit: needs an axis, got %S", s);
     call->shape = *s;
-    call->aux_bytes = (size_t)(count_of(s) / s->d[s->n - 1]) * sizeof(float);
-    call->work_forward = (size_t)s->d[s->n - 1] * sizeof(float);
+    call->saved_bytes = (size_t)(count_of(s) / s->d[s->n - 1]) * sizeof(float);
+    call->workspace_forward = (size_t)s->d[s->n - 1] * sizeof(float);
     return GCKPT_OK;
 }
 static void unit_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
-    float *row = (float *)call->work, *aux = (float *)call->aux;
+    float *row = (float *)call->workspace, *aux = (float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         double square = 1;
         float s;
@@ -544,7 +544,7 @@ static void unit_backward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
     const gckpt_arg *x = &call->in[0];
-    const float *aux = (const float *)call->aux;
+    const float *aux = (const float *)call->saved;
     for (int64_t r = 0; r < rows; r++) {
         double dot = 0, s = (double)aux[r];
         for (int64_t j = 0; j < c; j++)
@@ -558,7 +558,7 @@ static void unit_backward(const gckpt_call *call)
 }
 static const gckpt_op unit_op = {
     "unit", unit_shape, unit_forward, unit_backward, NULL, NULL,
-    { GCKPT_IN(0) | GCKPT_AUX }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
 };
 
 /* fourth: sum of (a - b)^4, count = elements */
@@ -1690,12 +1690,12 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 }
 
 /* Picks for the gradients of all parameters; returns how many. */
-static int pick_parameters(const net *n, gckpt_pick *picks)
+static int pick_parameters(const net *n, gckpt_fetch_spec *picks)
 {
     int k = 0;
     for (int i = 0; i < n->n_leaves; i++)
         if (n->leaves[i].kind == 'p') {
-            picks[k++] = (gckpt_pick){ n->leaves[i].t, 1 };
+            picks[k++] = (gckpt_fetch_spec){ n->leaves[i].t, 1 };
         }
     return k;
 }
@@ -1792,7 +1792,7 @@ static void test_reference(const test_case *c, unsigned fixed)
         gckpt_graph *graph = gckpt_graph_new(store, NULL);
         net n;
         gckpt_feed feeds[24];
-        gckpt_pick picks[40];
+        gckpt_fetch_spec picks[40];
         gckpt_result result;
         gckpt_hyper still = gckpt_hyper_lr(0);
         int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
@@ -1804,13 +1804,13 @@ static void test_reference(const test_case *c, unsigned fixed)
         n_picks = pick_parameters(&n, picks);
         n_probes = n.n_probes;
         for (int i = 0; i < n_probes; i++) {
-            picks[n_picks++] = (gckpt_pick){ n.probes[i], 1 };
+            picks[n_picks++] = (gckpt_fetch_spec){ n.probes[i], 1 };
         }
-        picks[n_picks] = (gckpt_pick){ n.out.t, 0 };
+        picks[n_picks] = (gckpt_fetch_spec){ n.out.t, 0 };
         gckpt_report report = { 0 };
         gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? picks + n_picks : picks,
                 .fetches = inference ? 1 : n_picks + 1 };
-        gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_PAINT : 0 };
+        gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_POISON : 0 };
         gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
         CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
         gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
@@ -1901,7 +1901,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_instruction *schedule = NULL;
-    gckpt_pick picks[24];
+    gckpt_fetch_spec picks[24];
     gckpt_result result;
     const char *op = NULL;
     net n;
@@ -1911,7 +1911,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     net_build(&n, graph, rows);
     set_parameters(&n, store);
     gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads,
-            .group = v->group, .fetch = picks,
+            .segment_size = v->group, .fetch = picks,
             .fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks),
             .update_in_backward = (v->how & IN_BACKWARD) != 0 };
     if (v->mode == GCKPT_SCHEDULE) {
@@ -2002,7 +2002,7 @@ static void compare(const test_case *c, const variant *v, const outcome *a, cons
     CHECK_MSG(a->hash == b->hash, "%s, %s: weights differ", c->name, v->name);
 }
 
-#define PAINT GCKPT_DEBUG_PAINT
+#define PAINT GCKPT_DEBUG_POISON
 #define HASH GCKPT_DEBUG_RECOMPUTE
 #define MEASURE GCKPT_DEBUG_MEASURE
 #define PLAIN GCKPT_DEBUG_PLAIN
@@ -2184,7 +2184,7 @@ static void test_dropout(void)
     gckpt_hyper still = gckpt_hyper_lr(0);
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
-    gckpt_pick picks[2] = { { y, 0 }, { h, 1 } };
+    gckpt_fetch_spec picks[2] = { { y, 0 }, { h, 1 } };
     gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));
@@ -2239,7 +2239,7 @@ static void test_detach(void)
         f = cut ? gckpt_detach(f) : f;
         gckpt_store_freeze(store, "w", !cut);
         gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, f)), 1, 0 };
-        gckpt_pick pick = { h, 1 };
+        gckpt_fetch_spec pick = { h, 1 };
         gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1 };
         gckpt_hyper still = { 0 };
         gckpt_feed feed = { gckpt_id(in), x };

@@ -57,14 +57,14 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
     gckpt_tensor *leaf[LEAVES + 1], *out = layer(g, k, rows, leaf);
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
-    gckpt_pick pick[LEAVES + 1] = { { out, 0 } };
+    gckpt_fetch_spec pick[LEAVES + 1] = { { out, 0 } };
     gckpt_feed feed[4] = { { gckpt_id(r), recurrent_cases[k].r } };
     gckpt_node node;
     static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
     int n = 0, feeds = 1;
     for (; leaf[n]; n++) {
-        pick[1 + n] = (gckpt_pick){ leaf[n], 1 };
-        if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batchless)
+        pick[1 + n] = (gckpt_fetch_spec){ leaf[n], 1 };
+        if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batch_invariant)
             feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
     }
     gckpt_plan_desc desc = {
@@ -85,9 +85,9 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
         gckpt_graph_node(g, gckpt_id(leaf[i]), &node);
         char what[32];
         sprintf(what, "gradient %d", i);
-        near(node.batchless ? gckpt_fetch(e, gckpt_id(leaf[i]), 1) : gradient[i],
+        near(node.batch_invariant ? gckpt_fetch(e, gckpt_id(leaf[i]), 1) : gradient[i],
              recurrent_cases[k].leaf[i].gradient,
-             count_of(&shape) / (node.batchless ? 1 : rows) * (node.batchless ? 1 : B), name, what);
+             count_of(&shape) / (node.batch_invariant ? 1 : rows) * (node.batch_invariant ? 1 : B), name, what);
     }
     rig_free(e, p, g, s);
 }
@@ -101,7 +101,7 @@ static void test_gather(int64_t rows)
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, 4, I));
     gckpt_tensor *out = gckpt_gather(x, index);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
-    const gckpt_pick pick[2] = { { out, 0 }, { x, 1 } };
+    const gckpt_fetch_spec pick[2] = { { out, 0 }, { x, 1 } };
     gckpt_plan_desc desc = { .batch = B, .fetch = pick, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -151,7 +151,7 @@ static void test_pieces(int lstm)
         c = lstm ? gckpt_slice(last, 1, UNITS, wide) : NULL;
     }
     y[0] = gckpt_concat(y, 2, 1);
-    const gckpt_pick pick[2] = { { y[0], 0 }, { y[2], 0 } };
+    const gckpt_fetch_spec pick[2] = { { y[0], 0 }, { y[2], 0 } };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = pick, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -178,7 +178,7 @@ static void test_not_finite(int lstm)
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
     gckpt_tensor *y =
         lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
-    const gckpt_pick pick = { y, 0 };
+    const gckpt_fetch_spec pick = { y, 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -238,9 +238,9 @@ static void test_weights_of_the_batch(int lstm, int plain)
         gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL, NULL)
                                : gckpt_gru(x, wx, NULL, wh, b, NULL);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
-        const gckpt_pick pick[2] = { { wh, 1 }, { b, 1 } };
+        const gckpt_fetch_spec pick[2] = { { wh, 1 }, { b, 1 } };
         gckpt_plan_desc desc = { .fetch = pick, .fetches = 2, .plain = plain };
-        gckpt_exec_desc how = { .debug = GCKPT_DEBUG_PAINT };
+        gckpt_exec_desc how = { .debug = GCKPT_DEBUG_POISON };
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -280,7 +280,7 @@ static void test_few_rows(void)
                                  : gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(3 * U), b);
         gckpt_tensor *line = fed ? gckpt_reshape(bias, gckpt_shape1(3 * U)) : bias;
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(gckpt_gru(in, wx, NULL, wh, line, NULL), times)), 1, 0 };
-        const gckpt_pick pick = { bias, 1 };
+        const gckpt_fetch_spec pick = { bias, 1 };
         const gckpt_feed feeds[3] = { { gckpt_id(in), x }, { gckpt_id(times), r }, { gckpt_id(bias), b } };
         gckpt_plan_desc desc = { .fetch = &pick, .fetches = 1, .plain = plain };
         gckpt_exec_desc how = { .isa = plain ? GCKPT_ISA_AUTO : (gckpt_isa)i };
@@ -351,7 +351,7 @@ static size_t room_of(int lstm, int64_t steps)
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, wide), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
     gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
-    gckpt_pick pick = { out, 0 };
+    gckpt_fetch_spec pick = { out, 0 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 });
     gckpt_buffer b;
     size_t room = 0;

@@ -113,7 +113,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
 /* What only an INFERENCE plan can have. */
 static gckpt_plan *cached(gckpt_graph *g)
 {
-    gckpt_pick pick = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
+    gckpt_fetch_spec pick = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
     gckpt_tensor *keys = gckpt_cache(pick.tensor, 16);
     gckpt_plan_desc desc = { 0 };
     pick.tensor = gckpt_attention(pick.tensor, keys, keys, 2, 1);
@@ -204,7 +204,7 @@ static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *)
     if (CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))
         c = cost_of(p, y);
     CHECK(c.forward == FLOPS + 4 + 16384);
-    *work = gckpt_plan_work(p);
+    *work = gckpt_plan_cost(p);
     gckpt_plan_free(p);
     gckpt_graph_free(g);
     gckpt_store_free(s);

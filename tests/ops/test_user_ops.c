@@ -15,7 +15,7 @@ static long jobs; /* given to the program's own pool */
 static gckpt_result probe_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->work_forward = inside_work ? inside_work(call) : 0;
+    call->workspace_forward = inside_work ? inside_work(call) : 0;
     return GCKPT_OK;
 }
 
@@ -76,7 +76,7 @@ static void run_inside(void (*what)(const gckpt_call *call), size_t (*work)(cons
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
-        gckpt_pick pick = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
+        gckpt_fetch_spec pick = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
         gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE,
                                  .fetch = &pick,
                                  .fetches = 1,
@@ -195,7 +195,7 @@ static size_t product_scratch(const gckpt_call *call)
     size_t most = 0;
     for (int i = 0; i < SIZES + EDGES; i++) {
         const int16_t *size = i < SIZES ? sizes[i] : edges[i - SIZES];
-        size_t work = gckpt_product_work(call, size[0], size[1], size[2]);
+        size_t work = gckpt_product_workspace(call, size[0], size[1], size[2]);
         most = work > most ? work : most;
     }
     CHECK(call->plain ? most == 0 : (most > 0 || !gckpt_isa_available(GCKPT_ISA_C)));
@@ -219,9 +219,9 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
                              .n = size[1],
                              .k = size[2],
                              .accumulate = accumulate,
-                             .work = call->work };
-    size_t work = gckpt_product_work(call, t.m, t.n, t.k);
-    unsigned char *guard = (unsigned char *)call->work + work; /* behind the scratch */
+                             .workspace = call->workspace };
+    size_t work = gckpt_product_workspace(call, t.m, t.n, t.k);
+    unsigned char *guard = (unsigned char *)call->workspace + work; /* behind the scratch */
     int wrong = 0;
     memset(guard, 0x5a, GUARD);
     t.a = strides(room_a, a, t.m, t.k, &t.a_row, &t.a_col);
@@ -394,7 +394,7 @@ static uint64_t train(const training *t)
                              .precision = t->precision,
                              .budget = t->least ? 1 : 0 };
     gckpt_exec_desc run = { .isa = t->isa,
-                            .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE,
+                            .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE,
                             .parallel_for = t->pool ? at_once : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     if (!p && t->least) { /* the error names the least budget */
@@ -472,15 +472,15 @@ static uint64_t flops_of(int ours, const int size[6])
     const int64_t c = size[0], h = size[1], w = size[2], taps = size[3];
     const gckpt_window window = { .stride = { size[4], size[4] }, .padding = { size[5], size[5] } };
     const gckpt_init normal = { 1, 0, 0 };
-    gckpt_spent spent[OPS] = { { 0, 0, 0, 0 } };
-    gckpt_profile profile = { .seconds = no_clock, .spent = spent };
+    gckpt_profile_entry spent[OPS] = { { 0, 0, 0, 0 } };
+    gckpt_profile profile = { .clock = no_clock, .entries = spent };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x =
         gckpt_input(g, "x", GCKPT_F32, ours ? gckpt_shape4(1, c, h, w) : gckpt_shape4(1, h, w, c));
     gckpt_tensor *k = gckpt_param(
         g, "w", ours ? gckpt_shape4(5, c, taps, 2) : gckpt_shape4(taps, 2, c, 5), normal);
-    gckpt_pick pick = { ours ? convolution(x, k, NULL, size[4], size[5])
+    gckpt_fetch_spec pick = { ours ? convolution(x, k, NULL, size[4], size[5])
                              : gckpt_conv2d(x, k, NULL, &window),
                         0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
@@ -535,7 +535,7 @@ static void test_refusals(void)
     gckpt_call call;
     memset(&call, 0, sizeof call);
     gckpt_product(&call, NULL); /* nothing is done */
-    CHECK(gckpt_product_work(NULL, 1000, 1000, 1000) == 0);
+    CHECK(gckpt_product_workspace(NULL, 1000, 1000, 1000) == 0);
     CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
 }
 

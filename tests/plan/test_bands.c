@@ -103,17 +103,17 @@ static void pairs_forward(const gckpt_call *call)
     }
 }
 
-static int pairs_rows(const gckpt_call *call, void *attributes, gckpt_rows *rows)
+static int pairs_rows(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows)
 {
     pair *o = (pair *)attributes;
     (void)call;
-    *rows = (gckpt_rows){ 1, 1, o->above, 2, 0 };
+    *rows = (gckpt_receptive_field){ 1, 1, o->above, 2, 0 };
     o->above = o->under = 0;
     return 1;
 }
 
-static const gckpt_op pairs = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .rows = pairs_rows };
-static const gckpt_op pairs_u8 = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .rows = pairs_rows,
+static const gckpt_op pairs = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .receptive_field = pairs_rows };
+static const gckpt_op pairs_u8 = { .name = "pairs", .shape = pairs_shape, .forward = pairs_forward, .receptive_field = pairs_rows,
                                    .needs = { GCKPT_IS_U8 } };
 
 static gckpt_tensor *pairs_of(const gckpt_op *op, gckpt_tensor *x, int above, int under, int least)
@@ -188,7 +188,7 @@ static net net_new(unsigned seed, int64_t rows)
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
         if (gckpt_store_find(n.s, name) >= 0 && chance(50))
-            gckpt_store_pack(n.s, name, seed % 2 ? GCKPT_STORED_I8 : GCKPT_STORED_BF16);
+            gckpt_store_quantise(n.s, name, seed % 2 ? GCKPT_STORAGE_I8 : GCKPT_STORAGE_BF16);
     }
     return n;
 }
@@ -267,7 +267,7 @@ static void same_bits(unsigned seed)
 {
     const int64_t rows = 1 + seed % 3;
     net n = net_new(seed, rows);
-    gckpt_pick top = { n.top, 0 };
+    gckpt_fetch_spec top = { n.top, 0 };
     gckpt_plan_desc d = { .mode = seed % 4 == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL, .threads = 1 + (int)(seed / 3 % 3),
                           .plain = seed / 2 % 2, .batch = BATCH, .fetch = &top, .fetches = seed % 5 < 2 && n.top->kind == GCKPTI_OP,
                           .alignment = seed / 2 % 2 ? 4 : 0 };
@@ -280,7 +280,7 @@ static void same_bits(unsigned seed)
         if (p && bands && seed % 2)
             p = again(&n, p);
         if (p) {
-            const uint64_t got = run(seed, p, seed % 7 == 0 ? GCKPT_DEBUG_PAINT : 0, seed % 6 == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
+            const uint64_t got = run(seed, p, seed % 7 == 0 ? GCKPT_DEBUG_POISON : 0, seed % 6 == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
             want = bands ? want : got;
             CHECK_MSG(got == want, "seed %u: other bits in bands", seed);
             for (size_t i = 0; i < p->node_count; i++)
@@ -407,7 +407,7 @@ static void test_chosen(void)
     d.budget = gckpt_plan_bytes(all) - gckpt_plan_arena(all) * 2 / 3;
     p = gckpt_plan_new(n.g, &n.term, 1, &d);
     CHECK_MSG(p && runs_of(p) && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.g));
-    CHECK(p && gckpt_plan_work(p) > gckpt_plan_work(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+    CHECK(p && gckpt_plan_cost(p) > gckpt_plan_cost(all) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
     CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK && file_write(&text, "", 1) == 1 &&
           strstr((char *)text.bytes, " ops, from conv2d #"));
     calibrated(&n, p);

@@ -145,9 +145,9 @@ static void test_graph(unsigned seed, int how)
                           .precision = how == 5 ? GCKPT_BF16 : GCKPT_FP32,
                           .schedule = list };
     if (setup >= 0) {
-        d.leaves = setups[setup].leaves;
-        d.batch = setups[setup].batch ? setups[setup].batch : d.leaves * net.g->rows;
-        d.link_work = 1000;
+        d.virtual_ranks = setups[setup].leaves;
+        d.batch = setups[setup].batch ? setups[setup].batch : d.virtual_ranks * net.g->rows;
+        d.link_cost = 1000;
     }
     memset(&memory, 0, sizeof memory);
     memset(&s, 0, sizeof s);

@@ -152,7 +152,7 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
     for (int form = 0; form < GCKPTI_FORMS; form++) {
         net n = net_new(z);
         int64_t rows = way % 2 ? 2 * z->rows + 1 : z->rows;
-        gckpt_pick h = { n.h, 1 };
+        gckpt_fetch_spec h = { n.h, 1 };
         gckpt_plan_desc d = { .mode = modes[way % 3], .threads = threads, .plain = plain, .precision = precision,
                               .batch = rows, .fetch = &h, .fetches = way != 1 && way != 4,
                               .update_in_backward = way == 4 };
@@ -168,7 +168,7 @@ static void same_bits(const size *z, gckpt_precision precision, int threads, int
             free(f.bytes);
         }
         if (p) {
-            uint64_t got = run(z, p, rows, way == 3 ? GCKPT_DEBUG_PAINT : 0, way == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
+            uint64_t got = run(z, p, rows, way == 3 ? GCKPT_DEBUG_POISON : 0, way == 0 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO);
             want = form == 0 ? got : want;
             CHECK_MSG(got == want, "kind %d, with %d, V %d, form %d, way %d, precision %d: other bits", z->kind, z->with,
                       z->v, form, way, (int)precision);
@@ -225,7 +225,7 @@ static void test_offered(void)
         for (int how = 0; how < 4; how++) {
             size z = { cases[i].kind, 40, 2, 4, 9, cases[i].with };
             net n = net_new(&z);
-            gckpt_pick pick = { how == 1 && n.logits ? n.logits : n.h, how == 2 };
+            gckpt_fetch_spec pick = { how == 1 && n.logits ? n.logits : n.h, how == 2 };
             gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1,
                                   .precision = how == 3 ? GCKPT_BF16 : GCKPT_FP32 };
             int want = cases[i].offered && !(cases[i].kind != FUSED && (how == 1 || how == 3));
@@ -245,7 +245,7 @@ static void compare_frontier(const gckpt_frontier *f, const gckpt_plan *p, size_
     gckpt_plan *q = gckpt_frontier_plan(f, budget);
     CHECK_MSG(!p == !q, "%s", gckpt_error_text(g));
     if (p && q)
-        CHECK(gckpt_plan_work(p) == gckpt_plan_work(q) && gckpt_plan_bytes(p) == gckpt_plan_bytes(q) &&
+        CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_bytes(p) == gckpt_plan_bytes(q) &&
               p->form == q->form && p->least_work == q->least_work);
     gckpt_plan_free(q);
 }
@@ -262,7 +262,7 @@ static void test_choice(void)
             d.as_built = 1;
             gckpt_plan *built = gckpt_plan_new(n.g, n.terms, n.count, &d);
             CHECK(p && built && p->form > 0 && built->form == 0 && p->mode == GCKPT_STORE_ALL);
-            CHECK(gckpt_plan_work(p) < gckpt_plan_work(built) || kind != FUSED);
+            CHECK(gckpt_plan_cost(p) < gckpt_plan_cost(built) || kind != FUSED);
             CHECK(!(gckpt_plan_overhead(p) > 0) && !(gckpt_plan_overhead(built) > 0));
             CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(built));
             size_t most = gckpt_plan_bytes(built), least;
@@ -289,11 +289,11 @@ static void test_choice(void)
                 CHECK(!p == (i < 0));
                 if (!p)
                     continue;
-                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= before);
-                before = gckpt_plan_work(p);
+                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= before);
+                before = gckpt_plan_cost(p);
                 d.as_built = 1;
                 built = gckpt_plan_new(n.g, n.terms, n.count, &d);
-                CHECK(!built || before <= gckpt_plan_work(built));
+                CHECK(!built || before <= gckpt_plan_cost(built));
                 d.as_built = 0;
                 gckpt_plan_free(built);
                 seen[p->form]++;
@@ -303,7 +303,7 @@ static void test_choice(void)
             }
             gckpt_point a = { 0 }, b;
             for (int i = 0; gckpt_frontier_get(f, i, &b) == GCKPT_OK; a = b, i++)
-                CHECK(i == 0 || (b.bytes > a.bytes && b.work < a.work));
+                CHECK(i == 0 || (b.bytes > a.bytes && b.cost < a.cost));
             CHECK(a.overhead <= 0);
             gckpt_frontier_free(f);
             rig_free(NULL, NULL, n.g, n.s);
@@ -340,7 +340,7 @@ static void test_edited(void)
             CHECK(q || gckpt_error(n.g) == GCKPT_E_DATA || gckpt_error(n.g) == GCKPT_E_ARG);
             CHECK(form != 2 || q);
             if (q)
-                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_PAINT, GCKPT_ISA_AUTO) == want, "kind %d, form %d", kind, form);
+                CHECK_MSG(run(&z, q, z.rows, GCKPT_DEBUG_POISON, GCKPT_ISA_AUTO) == want, "kind %d, form %d", kind, form);
             free(f.bytes);
             gckpt_plan_free(q);
             rig_free(NULL, p, n.g, n.s);

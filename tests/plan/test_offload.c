@@ -206,7 +206,7 @@ static const char *lazy_finish(void *context)
 }
 /* Records nothing, so that each instruction is asked for; what was begun is waited for by then. Of each loss its
  * scale is told: no loss is tensor 0. */
-static int asked_to_repeat(void *context, const gckpt_moment *moment)
+static int asked_to_repeat(void *context, const gckpt_step_params *moment)
 {
     CHECK(context == &dev.d && moment && dev.queued == 0 && moment->losses > 0);
     for (int k = 0; k < moment->losses; k++)
@@ -277,12 +277,12 @@ static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
     size_t most = 0;
     *out = *in = 0;
     for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK && gckpt_plan_get(p, x, &ins) == GCKPT_OK; x++) {
-        work += u.work;
+        work += u.cost;
         most = u.live > most ? u.live : most;
-        CHECK((u.moved > 0) == (ins.kind == GCKPT_OFFLOAD || ins.kind == GCKPT_RELOAD) && (!u.moved || (!u.once && !u.again)));
+        CHECK((u.moved > 0) == (ins.kind == GCKPT_OFFLOAD || ins.kind == GCKPT_RELOAD) && (!u.moved || (!u.once && !u.recompute)));
         *(ins.kind == GCKPT_OFFLOAD ? out : in) += u.moved;
     }
-    CHECK(work == gckpt_plan_work(p) + gckpt_plan_hidden(p) && most == gckpt_plan_bound(p));
+    CHECK(work == gckpt_plan_cost(p) + gckpt_plan_hidden_cost(p) && most == gckpt_plan_peak(p));
     CHECK((*out > 0) == (gckpt_plan_offloaded(p) > 0) && (*in > 0) == (*out > 0));
 }
 
@@ -304,25 +304,25 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
     d.offload_bytes = chance(30) ? 4096 : FAR_BYTES;
-    d.offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
-    d.offload_beside = (int)below(2);
+    d.offload_cost = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
+    d.overlap_offload = (int)below(2);
     p = plan_of(&d);
     if (!CHECK_MSG(p && near, "%s", gckpt_error_text(net.g)))
         return;
-    CHECK_MSG(gckpt_plan_work(p) <= gckpt_plan_work(near), "seed %u: %llu, without %llu", seed,
-              (unsigned long long)gckpt_plan_work(p), (unsigned long long)gckpt_plan_work(near));
+    CHECK_MSG(gckpt_plan_cost(p) <= gckpt_plan_cost(near), "seed %u: %llu, without %llu", seed,
+              (unsigned long long)gckpt_plan_cost(p), (unsigned long long)gckpt_plan_cost(near));
     CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_offloaded(p) <= d.offload_bytes);
-    CHECK(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
-    CHECK(gckpt_plan_proven_work(p) <= gckpt_plan_proven_work(near));
+    CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+    CHECK(gckpt_plan_proven_cost(p) <= gckpt_plan_proven_cost(near));
     check_usage(p, &out, &in);
     planned++;
     used += out > 0;
-    less += gckpt_plan_work(p) < gckpt_plan_work(near);
-    met += gckpt_plan_work(p) == gckpt_plan_proven_work(p);
+    less += gckpt_plan_cost(p) < gckpt_plan_cost(near);
+    met += gckpt_plan_cost(p) == gckpt_plan_proven_cost(p);
     gckpt_plan_free(near);
     far_open(gckpt_plan_offloaded(p));
     gckpt_exec_desc e = { .offload = far_offload, .reload = far_reload, .user = &far };
-    e.debug = chance(50) ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT;
+    e.debug = chance(50) ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
     int whole = rows == net.batch || rows == 0;
     gckpt_exec_desc own = { .backend = d.backend, .debug = chance(30) ? GCKPT_DEBUG_MEASURE : 0 };
     uint64_t got = train(p, d.backend ? &own : chance(70) ? &e : NULL, 0, chance(30) ? 3 : 0);
@@ -344,7 +344,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     if (CHECK_MSG(again != NULL, "%s", gckpt_error_text(net.g))) {
         file g = { 0 };
         CHECK(gckpt_plan_write(again, file_write, &g) == GCKPT_OK && same_file(&f, &g));
-        CHECK(gckpt_plan_offloaded(again) == gckpt_plan_offloaded(p) && gckpt_plan_work(again) == gckpt_plan_work(p));
+        CHECK(gckpt_plan_offloaded(again) == gckpt_plan_offloaded(p) && gckpt_plan_cost(again) == gckpt_plan_cost(p));
         CHECK(train(again, NULL, 0, 0) == want);
         free(g.bytes);
     }
@@ -370,7 +370,7 @@ static void random_plans(unsigned first, unsigned n)
         destroy();
         d.batch = rows ? batch : 0;
         for (int k = 0; exact && k < 4; k++) {
-            d.backend = k > 1 && dev.lazy.move ? &dev.lazy : NULL;
+            d.backend = k > 1 && dev.lazy.copy_async ? &dev.lazy : NULL;
             try_budget(seed, d, want, rows, (int)below(70));
         }
     }
@@ -424,7 +424,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
 }
 
 static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = FAR_BYTES,
-                                          .offload_work = 1 << 20, .batch = 4 };
+                                          .offload_cost = 1 << 20, .batch = 4 };
 
 /* Bits with every way to run; an executor on memory of a device's own, copied or moved. */
 static void every_way(void)
@@ -451,7 +451,7 @@ static void every_way(void)
         gckpt_exec_desc e = { .user = &far, .backend = d.backend };
         if (callbacks)
             e.offload = far_offload, e.reload = far_reload;
-        e.debug = k % 4 == 3 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_MEASURE : k % 4 == 1 ? GCKPT_DEBUG_RECOMPUTE : 0;
+        e.debug = k % 4 == 3 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE : k % 4 == 1 ? GCKPT_DEBUG_RECOMPUTE : 0;
         dev.moves = dev.asked = 0;
         device_reset(&dev.d);
         uint64_t got = train(p, &e, k % 2 ? 2 : 0, k % 2 || own ? 0 : 5);
@@ -475,10 +475,10 @@ static int cancels(void *user, const gckpt_progress *now)
 static double tick(void *user) { return *(double *)user += 1; }
 static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *h)
 {
-    static gckpt_spent spent[4096];
+    static gckpt_profile_entry spent[4096];
     static gckpt_cost costs[512];
     double now = 0;
-    gckpt_profile profile = { .seconds = tick, .user = &now, .spent = spent, .count = gckpt_plan_length(p) };
+    gckpt_profile profile = { .clock = tick, .user = &now, .entries = spent, .count = gckpt_plan_length(p) };
     if (!CHECK(profile.count <= 4096 && gckpt_graph_size(net.g) <= 512))
         return GCKPT_E_ARG;
     return call == 0   ? gckpt_step(e, feeds, 4, 4, h, NULL)
@@ -502,23 +502,23 @@ static void beside(void)
         if (!check_share((unsigned)k, 5))
             continue;
         d = gpt_desc;
-        d.offload_beside = k % 6 != 5;
-        d.offload_work >>= k % 4 * 2;
+        d.overlap_offload = k % 6 != 5;
+        d.offload_cost >>= k % 4 * 2;
         d.threads = k % 2 ? 2 : 1;
         d.backend = k >= 16 ? &dev.lazy : NULL;
-        dev.lazy.join_but = k % 2 ? lazy_join_but : NULL;
+        dev.lazy.wait_copies_until = k % 2 ? lazy_join_but : NULL;
         p = gpt(1 + k % 3, &d);
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
             return;
-        CHECK(gckpt_plan_offloaded(p) > 0 && (d.offload_beside || !gckpt_plan_hidden(p)));
+        CHECK(gckpt_plan_offloaded(p) > 0 && (d.overlap_offload || !gckpt_plan_hidden_cost(p)));
         file told = { 0 };
         CHECK(gckpt_plan_print(p, file_write, &told) == GCKPT_OK && file_write(&told, "", 1) == 1);
-        CHECK(!strstr((char *)told.bytes, "  hidden: ") == !d.offload_beside);
+        CHECK(!strstr((char *)told.bytes, "  hidden: ") == !d.overlap_offload);
         free(told.bytes);
         gckpt_exec_desc e = { .offload = slow_offload, .reload = slow_reload, .wait = slow_wait, .user = &far };
         if (d.backend)
             e = (gckpt_exec_desc){ .backend = d.backend };
-        e.debug = k % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_MEASURE : k % 3 == 2 ? GCKPT_DEBUG_RECOMPUTE : 0;
+        e.debug = k % 3 == 1 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE : k % 3 == 2 ? GCKPT_DEBUG_RECOMPUTE : 0;
         copier_open(k % 5 > 2, gckpt_plan_offloaded(p));
         dev.left = 0;
         uint64_t got = train(p, &e, k % 4 == 3 ? 2 : 0, k % 3 || d.backend ? 0 : 5);
@@ -531,8 +531,8 @@ static void beside(void)
         rig_free(NULL, p, net.g, net.s);
     }
     d = gpt_desc;
-    d.offload_beside = 1;
-    d.offload_work >>= 3;
+    d.overlap_offload = 1;
+    d.offload_cost >>= 3;
     for (int threaded = 0; threaded < 2; threaded++) {
         p = gpt(2, &d);
         gckpt_exec_desc x = { .wait = slow_wait, .user = &far };
@@ -583,7 +583,7 @@ static void beside(void)
         copier_close();
         rig_free(e, p, net.g, net.s);
     }
-    dev.lazy.join_but = lazy_join_but;
+    dev.lazy.wait_copies_until = lazy_join_but;
 }
 
 /* A value that is fetched is reloaded by the last instruction of a looped body: the next micro-batch waits for it. */
@@ -606,7 +606,7 @@ static void reload_last(void)
         for (int more = 0; more < 2 && list[i].kind == GCKPT_FORWARD && !loss; more++) {
             rig_free(NULL, NULL, net.g, net.s);
             gckpt_plan_free(gpt(1, &d));
-            gckpt_pick pick = { net.g->tensors[list[i].id], 0 };
+            gckpt_fetch_spec pick = { net.g->tensors[list[i].id], 0 };
             gckpt_plan_desc q = d;
             q.mode = GCKPT_SCHEDULE;
             q.schedule = list;
@@ -614,7 +614,7 @@ static void reload_last(void)
             q.fetch = &pick;
             q.fetches = 1;
             q.offload_bytes = FAR_BYTES;
-            q.offload_work = 1;
+            q.offload_cost = 1;
             list[n] = (gckpt_instruction){ GCKPT_RELOAD, list[i].id };
             p = gckpt_plan_new(net.g, net.term, net.terms, &q);
             gckpt_exec_desc e = { .backend = &dev.lazy };
@@ -650,9 +650,9 @@ static void abandoned(void)
         gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
         fill(NULL, 0, feeds);
         CHECK(!stop || gckpt_step_start(a, feeds, 4, 4, &h) == GCKPT_OK);
-        for (int k = 0; k < stop && gckpt_next(a).id >= 0 && gckpt_next(a).kind != GCKPT_UPDATE; k++)
+        for (int k = 0; k < stop && gckpt_next_instruction(a).id >= 0 && gckpt_next_instruction(a).kind != GCKPT_UPDATE; k++)
             gckpt_run_some(a, 1, NULL);
-        int end = stop && gckpt_next(a).kind == GCKPT_UPDATE;
+        int end = stop && gckpt_next_instruction(a).kind == GCKPT_UPDATE;
         CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
         want = stop ? want : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == want, "abandoned behind %d instructions", stop);
@@ -690,7 +690,7 @@ static void by_the_host(void)
         const uint64_t before = gckpt_store_hash(net.s);
         fill(NULL, 0, feeds);
         CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
-        while (k > 2 && gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
+        while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
             gckpt_run_some(e, 1, NULL);
         copier.fail_at = k > 1; /* the first that goes out, then the first that comes back */
         const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
@@ -708,7 +708,7 @@ static void by_the_host(void)
 static void not_repeated(void)
 {
     gckpt_backend silent = dev.lazy;
-    silent.recorded = NULL;
+    silent.captured = NULL;
     for (int k = 0; k < 2; k++) {
         const gckpt_plan_desc d = { .backend = &dev.lazy, .batch = 4, .update_in_backward = !k };
         gckpt_plan *p = gpt(4, &d);
@@ -828,7 +828,7 @@ static void failures(void)
         int told[2] = { 0, 0 }; /* about values; about aux */
         for (size_t at = 0; at < far.size; at += far.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
-            while (gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
+            while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
                 gckpt_run_some(e, 1, NULL);
             far.bytes[CANARY + at] ^= 1;
             gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
@@ -854,9 +854,9 @@ static void failures(void)
         CHECK(!own || strstr(gckpt_error_text(net.s), "exec: device has no host memory for "));
         dev.fail_host = 0;
         CHECK(memory.blocks == 0 && dev.host == 0);
-        dev.lazy.join = NULL;
+        dev.lazy.wait_copies = NULL;
         CHECK(!own || (!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG));
-        dev.lazy.join = lazy_join;
+        dev.lazy.wait_copies = lazy_join;
         rig_free(NULL, p, net.g, net.s);
     }
     heap planning = { 0 };
@@ -894,7 +894,7 @@ static void refusals(void)
     CHECK(p && gckpt_plan_offloaded(p) == 0);
     rig_free(NULL, p, net.g, net.s);
     d = gpt_desc;
-    d.offload_work = UINT64_MAX / 8;
+    d.offload_cost = UINT64_MAX / 8;
     CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
     rig_free(NULL, NULL, net.g, net.s);
     /* a plan's own list as a schedule: the same plan */
@@ -911,7 +911,7 @@ static void refusals(void)
     d.schedule = list;
     d.instructions = n;
     gckpt_plan *q = plan_of(&d);
-    CHECK_MSG(q && gckpt_plan_work(q) == gckpt_plan_work(p) && gckpt_plan_offloaded(q) == gckpt_plan_offloaded(p),
+    CHECK_MSG(q && gckpt_plan_cost(q) == gckpt_plan_cost(p) && gckpt_plan_offloaded(q) == gckpt_plan_offloaded(p),
               "%s", gckpt_error_text(net.g));
     CHECK(loads > 0);
     gckpt_plan_free(q);
@@ -948,9 +948,9 @@ static void refusals(void)
     gckpt_frontier *all = gckpt_frontier_new(net.g, net.term, net.terms, &d);
     gckpt_point at, before = { 0, UINT64_MAX, 0, 0, 0 };
     for (int i = 0; gckpt_frontier_get(all, i, &at) == GCKPT_OK; i++, before = at) {
-        CHECK(at.bytes > before.bytes && at.work < before.work && at.proven_work <= at.work);
+        CHECK(at.bytes > before.bytes && at.cost < before.cost && at.proven_cost <= at.cost);
         q = gckpt_frontier_plan(all, at.bytes);
-        CHECK(q && gckpt_plan_work(q) == at.work && gckpt_plan_bytes(q) <= at.bytes);
+        CHECK(q && gckpt_plan_cost(q) == at.cost && gckpt_plan_bytes(q) <= at.bytes);
         CHECK(gckpt_plan_recompute(q) < at.recompute + 1e-9 && gckpt_plan_recompute(q) > at.recompute - 1e-9);
         gckpt_plan_free(q);
     }
@@ -966,12 +966,12 @@ static void schedules(unsigned first, unsigned n)
     static gckpt_instruction list[MOST_ITEMS], with[5 * MOST_ITEMS];
     long reloads = 0, holds = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
-        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_work = 12345 };
+        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_cost = 12345 };
         build(seed, 0);
         int count = random_schedule(net.g, net.term, net.terms, list, MOST_ITEMS), many = 0, back = 0;
         unsigned char seen[MOST] = { 0 };
         d.alignment = chance(50) ? 4 : 64;
-        d.offload_beside = chance(50);
+        d.overlap_offload = chance(50);
         d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
         for (int i = 0; i < count; i++) { /* reloads of what was computed before, anywhere */
             back = back || list[i].kind == GCKPT_BACKWARD;
@@ -986,7 +986,7 @@ static void schedules(unsigned first, unsigned n)
                 if (chance(50)) { /* a hold is one only between a forward and a reload of the same */
                     at += 1 + (int)below(many - at);
                     memmove(with + at + 1, with + at, (size_t)(many++ - at) * sizeof *with);
-                    with[at] = (gckpt_instruction){ GCKPT_HOLD, id };
+                    with[at] = (gckpt_instruction){ GCKPT_OFFLOAD_DONE, id };
                 }
                 with[many++] = (gckpt_instruction){ GCKPT_RELOAD, id };
             }
@@ -1010,7 +1010,7 @@ static void schedules(unsigned first, unsigned n)
             CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
             uint64_t least, work = listed_work(&p, q, &least);
             CHECK_MSG(s.now.extra == work - least && q->work + q->hidden == work && p.own_work == least &&
-                          (d.offload_beside || !q->hidden), "seed %u: work", seed);
+                          (d.overlap_offload || !q->hidden), "seed %u: work", seed);
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {
@@ -1022,7 +1022,7 @@ static void schedules(unsigned first, unsigned n)
                 if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
                     far_live = far_live && next <= live;
                 reloads += q->ins[q->place[x]].kind == GCKPT_RELOAD;
-                holds += q->ins[q->place[x]].kind == GCKPT_HOLD;
+                holds += q->ins[q->place[x]].kind == GCKPT_OFFLOAD_DONE;
             }
             CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
             CHECK(far_live);
@@ -1038,10 +1038,10 @@ static void schedules(unsigned first, unsigned n)
             now.mode = k ? GCKPT_SCHEDULE : GCKPT_STORE_ALL;
             build(seed, 0);
             gckpt_plan *plan = plan_of(&now);
-            gckpt_exec_desc e = { .debug = GCKPT_DEBUG_PAINT };
+            gckpt_exec_desc e = { .debug = GCKPT_DEBUG_POISON };
             if (plan && gckpt_plan_offloaded(plan)) {
                 copier_open(chance(50), gckpt_plan_offloaded(plan));
-                e = (gckpt_exec_desc){ .debug = chance(50) ? GCKPT_DEBUG_PAINT : 0, .offload = slow_offload,
+                e = (gckpt_exec_desc){ .debug = chance(50) ? GCKPT_DEBUG_POISON : 0, .offload = slow_offload,
                                        .reload = slow_reload, .wait = slow_wait, .user = &far };
             }
             uint64_t got = plan ? train(plan, &e, 0, 0) : 0;
@@ -1329,7 +1329,7 @@ static void every_schedule(int chains)
         gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
         d.mode = GCKPT_OPTIMAL;
         d.offload_bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
-        d.offload_work = (uint64_t)below(60) << 13;
+        d.offload_cost = (uint64_t)below(60) << 13;
         if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s", gckpt_error_text(g))) {
             uint64_t backward = 0;
             for (int i = 0; i < p.units; i++)
@@ -1346,29 +1346,29 @@ static void every_schedule(int chains)
                     continue;
                 least += backward;
                 tried++;
-                equal += gckpt_plan_work(plan) == least;
-                proven += gckpt_plan_proven_work(plan) == least;
-                CHECK_MSG(gckpt_plan_work(plan) >= least && gckpt_plan_proven_work(plan) <= least,
+                equal += gckpt_plan_cost(plan) == least;
+                proven += gckpt_plan_proven_cost(plan) == least;
+                CHECK_MSG(gckpt_plan_cost(plan) >= least && gckpt_plan_proven_cost(plan) <= least,
                           "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
-                          (unsigned long long)gckpt_plan_work(plan), (unsigned long long)least,
-                          (unsigned long long)gckpt_plan_proven_work(plan));
-                d.offload_beside = 1;
+                          (unsigned long long)gckpt_plan_cost(plan), (unsigned long long)least,
+                          (unsigned long long)gckpt_plan_proven_cost(plan));
+                d.overlap_offload = 1;
                 gckpt_plan *beside = gckpt_plan_new(g, &term, 1, &d);
-                const uint64_t time = gckpt_plan_work(beside);
-                d.offload_beside = 0;
-                CHECK_MSG(beside && time <= gckpt_plan_work(plan), "chain %d: %s", c, gckpt_error_text(g));
-                sooner += time < gckpt_plan_work(plan);
-                hides += gckpt_plan_hidden(beside) > 0;
+                const uint64_t time = gckpt_plan_cost(beside);
+                d.overlap_offload = 0;
+                CHECK_MSG(beside && time <= gckpt_plan_cost(plan), "chain %d: %s", c, gckpt_error_text(g));
+                sooner += time < gckpt_plan_cost(plan);
+                hides += gckpt_plan_hidden_cost(beside) > 0;
                 least = oracle_beside(&p, (int64_t)arena, (int64_t)d.offload_bytes, time);
                 large += least == 0;
                 if (least > 0) {
                     timed++;
                     fastest += time == least;
                     fast += time - least <= least / 20;
-                    CHECK_MSG(time >= least && gckpt_plan_proven_work(beside) <= least,
+                    CHECK_MSG(time >= least && gckpt_plan_proven_cost(beside) <= least,
                               "chain %d, %zu bytes: time %llu, least %llu, proven %llu", c, arena,
                               (unsigned long long)time, (unsigned long long)least,
-                              (unsigned long long)gckpt_plan_proven_work(beside));
+                              (unsigned long long)gckpt_plan_proven_cost(beside));
                 }
                 gckpt_plan_free(beside);
                 gckpt_plan_free(plan);
@@ -1390,7 +1390,7 @@ static void gaps(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
-        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload_bytes = 256 + (size_t)below(4096), .offload_work = 1000 };
+        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload_bytes = 256 + (size_t)below(4096), .offload_cost = 1000 };
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpti_search s;
@@ -1464,7 +1464,7 @@ static void waits(void)
             int64_t live[3] = { 0, 0, LIVE };
             gckpti_unit unit[3] = { { .out = OUT, .aux = AUX, .cost = 1 }, { .inputs = 1, .cost = 1 }, { .cost = 5 } };
             gckpti_note note[3] = { { 0 } };
-            gckpt_plan_desc desc = { .offload_work = 1 << 20 };
+            gckpt_plan_desc desc = { .offload_cost = 1 << 20 };
             gckpti_schedule a = { .item = item, .length = 3, .value_end = value_end, .aux_end = aux_end,
                                   .offloaded = offloaded, .live = live };
             gckpti_schedule to = { .item = with };
@@ -1493,11 +1493,11 @@ int main(int argc, char **argv)
         indices[1][i] = (int32_t)below(V) - (chance(20) ? V : 0);
     }
     if (CHECK(device_start(&dev.d, &dev.b, "device", GCKPT_ISA_PLAIN))) {
-        dev.b.repeat = asked_to_repeat;
-        dev.b.recorded = recorded;
+        dev.b.replay = asked_to_repeat;
+        dev.b.captured = recorded;
         dev.lazy = dev.b;
-        dev.lazy.move = lazy_move;
-        dev.lazy.join = lazy_join;
+        dev.lazy.copy_async = lazy_move;
+        dev.lazy.wait_copies = lazy_join;
         dev.lazy.finish = lazy_finish;
         dev.lazy.host_get = host_get;
         dev.lazy.host_release = host_release;

@@ -150,7 +150,7 @@ static uint64_t train_heads(gckpt_plan_desc d, size_t *least, int *falls)
     *least = point.bytes;
     d.budget = point.bytes;
     gckpt_plan *p = gckpt_plan_new(g, terms, HEADS, &d);
-    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_MEASURE };
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_MEASURE };
     gckpt_exec *e = gckpt_exec_new(p, s, &x);
     gckpt_feed feeds[1] = { { 0, head_data } };
     gckpt_report report;
@@ -201,7 +201,7 @@ static void gradient_of(int which, float *to)
     T *a = gckpt_linear(x, gckpt_param(g, "a", gckpt_shape2(3, WIDE), normal), NULL);
     T *b = gckpt_linear(x, gckpt_param(g, "b", gckpt_shape2(3, WIDE), normal), NULL);
     gckpt_term terms[2] = { { gckpt_sum_loss(a), 1, 0 }, { gckpt_sum_loss(b), 1, 0 } };
-    gckpt_pick pick = { x, 1 };
+    gckpt_fetch_spec pick = { x, 1 };
     gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, which == 2 ? &terms[1] : terms, which ? 1 : 2, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);

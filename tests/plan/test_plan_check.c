@@ -111,7 +111,7 @@ static void test_ranks(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int way = 0; way < 4; way++) {
             sample n;
-            gckpt_plan_desc d = { .batch = 2 * ROWS, .leaves = way % 2 ? 8 : 2 };
+            gckpt_plan_desc d = { .batch = 2 * ROWS, .virtual_ranks = way % 2 ? 8 : 2 };
             make(&n, way < 2 ? ROWS : 1, LARGE | REGULAR | SEVERAL);
             CHECK(gckpt_store_ranks(n.s, 0, 2, (gckpt_shard)shard) == GCKPT_OK);
             every_mode(&n, &d, "ranks");
@@ -133,19 +133,19 @@ static void test_good(void)
             sample n;
             gckpt_plan_desc d = { .optimiser = GCKPT_ADAMW };
             make(&n, way == 1 || way == 3 ? 1 : way == 2 ? 2 : ROWS, nets[k]);
-            const gckpt_pick picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
+            const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
             d.batch = ROWS;
-            d.leaves = way == 2 ? 2 : way == 3 ? 4 : 0;
+            d.virtual_ranks = way == 2 ? 2 : way == 3 ? 4 : 0;
             d.update_in_backward = way == 4;
             d.precision = way == 5 || way == 10 ? GCKPT_BF16 : GCKPT_FP32;
             d.stage_parameters = way == 6;
             d.alignment = way == 7 ? 4 : 0;
             d.offload_bytes = way == 8 ? 1 << 20 : 0;
-            d.offload_work = 1 << 20;
-            d.offload_beside = way == 8 && k % 2;
+            d.offload_cost = 1 << 20;
+            d.overlap_offload = way == 8 && k % 2;
             if (way == 9) {
                 CHECK(gckpt_store_freeze(n.s, "w*", 1) == GCKPT_OK &&
-                      gckpt_store_pack(n.s, "w*", GCKPT_STORED_I8) == GCKPT_OK);
+                      gckpt_store_quantise(n.s, "w*", GCKPT_STORAGE_I8) == GCKPT_OK);
             }
             if (way >= 10 && !(nets[k] & ONLY)) {
                 d.fetch = picks;
@@ -171,7 +171,7 @@ static void test_good(void)
 static int find(const plan_facts *f, int kind, int behind, int again)
 {
     for (int x = 0; x < f->length; x++)
-        if ((int)f->list[x].kind == kind && (again < 0 || f->usage[x].again == again) &&
+        if ((int)f->list[x].kind == kind && (again < 0 || f->usage[x].recompute == again) &&
             behind-- == 0)
             return x;
     return -1;
@@ -305,7 +305,7 @@ static int free_gradient_early(plan_facts *f, int n)
 }
 static int free_aux_early(plan_facts *f, int n)
 {
-    int b = buffer(f, GCKPT_BUFFER_AUX, n);
+    int b = buffer(f, GCKPT_BUFFER_SAVED, n);
     return b >= 0 && ends(f, b, f->buffer[b].start);
 }
 static int begin_late(plan_facts *f, int n)
@@ -371,10 +371,10 @@ static int drop_backward(plan_facts *f, int n) { return drop_kind(f, GCKPT_BACKW
 static int drop_update(plan_facts *f, int n) { return drop_kind(f, GCKPT_UPDATE, n, -1); }
 static int drop_offload(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD, n, -1); }
 static int drop_reload(plan_facts *f, int n) { return drop_kind(f, GCKPT_RELOAD, n, -1); }
-static int drop_hold(plan_facts *f, int n) { return drop_kind(f, GCKPT_HOLD, n, -1); }
+static int drop_hold(plan_facts *f, int n) { return drop_kind(f, GCKPT_OFFLOAD_DONE, n, -1); }
 static int repeat_hold(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_HOLD, n, -1), last = 0;
+    int x = find(f, GCKPT_OFFLOAD_DONE, n, -1), last = 0;
     for (int y = 0; y < f->length; y++)
         last = f->list[y].kind == GCKPT_RELOAD ? y : last;
     return x >= 0 && (insert(f, x, last + 2), 1);
@@ -462,11 +462,11 @@ static int wrong_once(plan_facts *f, int n) { return (f->usage[f->length / 2].on
 static int wrong_again(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_FORWARD, n, -1);
-    return x >= 0 && (f->usage[x].again ^= 1, 1);
+    return x >= 0 && (f->usage[x].recompute ^= 1, 1);
 }
 static int wrong_cost(plan_facts *f, int n)
 {
-    return f->length > n && f->list[n].kind <= GCKPT_BACKWARD && (f->usage[n].work++, 1);
+    return f->length > n && f->list[n].kind <= GCKPT_BACKWARD && (f->usage[n].cost++, 1);
 }
 static int wrong_work(plan_facts *f, int n) { return (f->work--), n == 0; }
 static int wrong_recompute(plan_facts *f, int n) { return (f->recompute += 0.001), n == 0; }
@@ -475,7 +475,7 @@ static int cheap(plan_facts *f, int n)
     int id = f->list[n].id;
     if (f->list[n].kind > GCKPT_BACKWARD || !f->by_model)
         return 0;
-    f->usage[n].work = 1;
+    f->usage[n].cost = 1;
     *(f->list[n].kind == GCKPT_FORWARD ? &f->cost[id].forward : &f->cost[id].backward) = 1;
     return 1;
 }
@@ -745,19 +745,19 @@ static void test_corruptions(void)
              way == 5   ? 0
              : way == 7 ? LARGE
                         : REGULAR | SEVERAL);
-        const gckpt_pick picks[] = { { n.middle, 0 }, { n.x, 1 } };
+        const gckpt_fetch_spec picks[] = { { n.middle, 0 }, { n.x, 1 } };
         d.batch = ROWS;
         d.fetch = picks;
         d.fetches = way == 0 ? 2 : 0;
-        d.leaves = way == 3 ? 4 : way == 7 ? 2 : 0;
+        d.virtual_ranks = way == 3 ? 4 : way == 7 ? 2 : 0;
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
         if (way == 7)
             CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
         if (way == 4 || way == 8) { /* of what is cheap to copy; beside what is computed */
             d.mode = GCKPT_OPTIMAL;
             d.offload_bytes = 1 << 20;
-            d.offload_work = way == 4 ? 1 : 1 << 24;
-            d.offload_beside = way == 8;
+            d.offload_cost = way == 4 ? 1 : 1 << 24;
+            d.overlap_offload = way == 8;
             d.budget = bytes_of(&n, &d, GCKPT_SQRT);
         }
         corrupt_all(n.g, n.terms, n.count, &d, 0);

@@ -125,14 +125,14 @@ static void test_budgets(unsigned seed, int64_t rows)
     for (int i = 0; i < gckpt_frontier_points(f); i++) {
         gckpt_point at;
         gckpt_frontier_get(f, i, &at);
-        CHECK_MSG(at.work < work, "%s: more bytes cost more", what);
-        work = at.work;
+        CHECK_MSG(at.cost < work, "%s: more bytes cost more", what);
+        work = at.cost;
         d.mode = GCKPT_OPTIMAL;
         d.budget = at.bytes + (size_t)below(3);
         gckpt_plan *p = plan(&d, what), *q = gckpt_frontier_plan(f, d.budget);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= at.work, "%s",
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= at.cost, "%s",
                   what);
-        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_work(q) == at.work,
+        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_cost(q) == at.cost,
                   "%s: the frontier's plan is not its point", what);
         gckpt_plan_free(p);
         gckpt_plan_free(q);
@@ -166,8 +166,8 @@ static void test_again(void)
     CHECK(copies(all, &different) == LAYERS && different == LAYERS &&
           copies(plain, &different) == 0);
     CHECK(gckpt_plan_bytes(all) >= gckpt_plan_bytes(plain) + (size_t)(size * (LAYERS - 1)));
-    CHECK(gckpt_plan_work(all) ==
-          gckpt_plan_work(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_WORK));
+    CHECK(gckpt_plan_cost(all) ==
+          gckpt_plan_cost(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_WORK));
     d.mode = GCKPT_OPTIMAL;
     d.stage_parameters = 1;
     d.budget = gckpt_plan_bytes(plain) + (size_t)(2 * size);
@@ -207,7 +207,7 @@ static void test_caches(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     talk_model m = talk_build(s, B, 4, 20, PREFIXED);
-    gckpt_pick pick = { m.logits, 0 };
+    gckpt_fetch_spec pick = { m.logits, 0 };
     for (int staged = 0; staged < 2; staged++) {
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = staged };
         gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);

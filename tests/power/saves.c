@@ -69,12 +69,12 @@ typedef struct {
 } training;
 
 static int open_training(training *t, int rank, int ranks, gckpt_shard shard,
-                         const gckpt_ranks *engine)
+                         const gckpt_transport *engine)
 {
     const gckpt_store_desc seed = { .seed = 5 };
     const gckpt_init uniform = { 0, 0.1f, 0 };
-    const gckpt_plan_desc plan = { .batch = BATCH, .leaves = 4 };
-    const gckpt_exec_desc exec = { .ranks = engine };
+    const gckpt_plan_desc plan = { .batch = BATCH, .virtual_ranks = 4 };
+    const gckpt_exec_desc exec = { .transport = engine };
     t->s = gckpt_store_new(&seed);
     gckpt_store_ranks(t->s, rank, ranks, shard);
     t->g = gckpt_graph_new(t->s, NULL);
@@ -96,7 +96,7 @@ static void train_to(training *t, int rank, int n)
     float x[BATCH * IN], y[BATCH * OUT];
     char note[2 * MOST + 1];
     int64_t first;
-    gckpt_plan_share(t->p, BATCH, rank, &first);
+    gckpt_plan_rank_rows(t->p, BATCH, rank, &first);
     for (int step = (int)gckpt_store_step(t->s); step < n && !t->failed; step++) {
         uint64_t state = (uint64_t)step * 1000;
         gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);

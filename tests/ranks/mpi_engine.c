@@ -66,7 +66,7 @@ static void test_give_up(void)
     test_exchange(peer, 100, 100);
     MPI_Barrier(MPI_COMM_WORLD); /* it ends what the others are at, too */
     if (m.ranks.rank == last) {
-        m.ranks.give_up(m.ranks.user);
+        m.ranks.abort(m.ranks.user);
     } else {
         char nothing[10];
         CHECK(m.ranks.exchange(m.ranks.user, last, NULL, 0, nothing, sizeof nothing));

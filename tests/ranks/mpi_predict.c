@@ -82,14 +82,14 @@ static int row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shar
     const int64_t rows = (int64_t)z->batch * r.ranks;
     gckpt_plan_desc desc = { .mode = GCKPT_AUTO,
                              .batch = rows,
-                             .leaves = r.leaves,
+                             .virtual_ranks = r.leaves,
                              .costs = at->costs,
                              .cost_count = at->count };
-    const gckpt_exec_desc how = { .ranks = &m->ranks };
+    const gckpt_exec_desc how = { .transport = &m->ranks };
     bench b = { 0 };
     double best = 1e30;
     uint64_t sent = 0;
-    desc.link_work = (uint64_t)(1e9 * 1048576 / at->machine.between.bandwidth);
+    desc.link_cost = (uint64_t)(1e9 * 1048576 / at->machine.between.bandwidth);
     bench_shard = shard;
     int good = bench_open(&b, z, &desc, &how);
     simulate_step s;
@@ -98,9 +98,9 @@ static int row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shar
         s = simulate_run(b.plan, b.graph, &r, &at->machine);
     for (int i = 0; i < STEPS && good; i++) {
         const double t = now();
-        sent = gckpt_exec_sent(b.exec);
+        sent = gckpt_exec_bytes_sent(b.exec);
         good = gckpt_step(b.exec, b.feeds, 2, rows, &adamw, NULL) == GCKPT_OK;
-        sent = gckpt_exec_sent(b.exec) - sent;
+        sent = gckpt_exec_bytes_sent(b.exec) - sent;
         if (i >= WARM && now() - t < best)
             best = now() - t;
     }

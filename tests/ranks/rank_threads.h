@@ -1,4 +1,4 @@
-/* rank_threads.h - threads of this process as ranks: an engine (gckpt_ranks) that is strict about its contract
+/* rank_threads.h - threads of this process as ranks: an engine (gckpt_transport) that is strict about its contract
  * and can fail. Include after gradckpt.h, where RANKS_THREADS says that there are pthreads.
  *
  *     ranks_world w;  ranks_open(&w, 4);
@@ -55,7 +55,7 @@ typedef struct {
     long calls[RANKS_CALLS], ticks; /* ticks: calls of a clock that is odd */
     uint64_t sent;                  /* bytes */
     jmp_buf end;
-    gckpt_ranks engine;
+    gckpt_transport engine;
     pthread_t thread, self; /* self: as the thread knows itself, from its begin */
 } ranks_member;
 struct ranks_world {
@@ -392,12 +392,12 @@ static inline void ranks_open(ranks_world *w, int size)
     for (int i = 0; i < size; i++) {
         w->rank[i].world = w;
         w->rank[i].number = i;
-        w->rank[i].engine = (gckpt_ranks){ .rank = i,
+        w->rank[i].engine = (gckpt_transport){ .rank = i,
                                            .size = size,
                                            .exchange = ranks_exchange,
                                            .done = ranks_done,
                                            .all_reduce = ranks_all_reduce,
-                                           .give_up = ranks_give_up,
+                                           .abort = ranks_give_up,
                                            .clock = ranks_clock,
                                            .timeout = RANKS_TIMEOUT,
                                            .user = &w->rank[i] };

@@ -41,7 +41,7 @@ typedef struct {
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* by rank; NULL: the processor */
     int on_backend, queued; /* queued: and what is exchanged there goes into a queue of its own */
-    gckpt_ranks *(*engine)(ranks_world *w, int rank); /* NULL: the threads' own */
+    gckpt_transport *(*engine)(ranks_world *w, int rank); /* NULL: the threads' own */
     void (*stepping)(int rank, int begins);           /* around each step; may be NULL */
     size_t offload; /* bytes of slower memory */
 } setting;
@@ -173,7 +173,7 @@ static inline model build(gckpt_store *store, const setting *s)
     if (s->with & (FROZEN | PACKED))
         gckpt_store_freeze(store, "down", 1);
     if (s->with & PACKED)
-        gckpt_store_pack(store, "down", GCKPT_STORED_I8);
+        gckpt_store_quantise(store, "down", GCKPT_STORAGE_I8);
     return m;
 }
 
@@ -183,15 +183,15 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
     gckpt_plan_desc desc = { .mode = s->mode,
                              .batch = s->batch ? s->batch : BATCH,
                              .optimiser = s->optimiser,
-                             .own_state = s->optimiser == GCKPT_OWN_OPTIMISER,
+                             .custom_state = s->optimiser == GCKPT_CUSTOM_OPTIMISER,
                              .threads = s->threads,
-                             .leaves = s->leaves,
-                             .link_work = s->ahead ? 1 << 24 : 1000,
-                             .link_beside = s->ahead,
+                             .virtual_ranks = s->leaves,
+                             .link_cost = s->ahead ? 1 << 24 : 1000,
+                             .overlap_communication = s->ahead,
                              .precision = s->precision,
                              .offload_bytes = s->offload,
-                             .offload_work = s->ahead ? 1 << 24 : 1,
-                             .offload_beside = s->ahead,
+                             .offload_cost = s->ahead ? 1 << 24 : 1,
+                             .overlap_offload = s->ahead,
                              .backend = s->backends };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;
@@ -254,7 +254,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
                                 .weight_decay = 0.1f,
                                 .clip = t->s.unclipped ? 0 : 0.05f };
     gckpt_feed feeds[4];
-    int64_t rows = step_rows[step], first, share = gckpt_plan_share(t->plan, rows, rank, &first);
+    int64_t rows = step_rows[step], first, share = gckpt_plan_rank_rows(t->plan, rows, rank, &first);
     int32_t indices[BATCH * T];
     int n = feeds_of(m, &t->s, step, first, feeds);
     memcpy(indices, token_data, sizeof indices);
@@ -336,13 +336,13 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
     gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
                              .copy_feeds = (t->s.with & COPIED) != 0,
                              .skip_nonfinite = (t->s.with & INFINITE) != 0 || differs == SKIPPING,
-                             .ranks = t->s.ranks == 1 ? NULL
+                             .transport = t->s.ranks == 1 ? NULL
                                       : t->s.engine   ? t->s.engine(w, rank)
                                                       : &w->rank[rank].engine,
                              .fast_reduce = (t->s.with & FAST) != 0,
                              .backend = t->s.backends ? &t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
-                             .own_optimiser = own_optimiser,
+                             .custom_optimiser = own_optimiser,
                              .user = &t->user[rank],
                              .parallel_for = t->s.threads > 1 ? any_order : NULL };
     const gckpt_plan *plan = t->plan;
@@ -378,7 +378,7 @@ static inline void train(ranks_world *w, int rank, void *context)
         o->hashed = t->s.ranks > 1 ? gckpt_gather_hash(e, &o->hash) : GCKPT_OK;
         o->hash = t->s.ranks > 1 ? o->hash : gckpt_store_hash(store);
         o->measured = gckpt_bytes_measured(e);
-        o->sent = gckpt_exec_sent(e);
+        o->sent = gckpt_exec_bytes_sent(e);
         o->planned = gckpt_plan_bytes(t->plan);
     }
 }
@@ -407,10 +407,10 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     ranks_open(w, s->ranks);
     w->blocking = s->blocking;
     for (int i = 0; i < s->ranks; i++)
-        w->rank[i].engine.on_backend = s->on_backend;
+        w->rank[i].engine.device_aware = s->on_backend;
     for (int i = 0; i < s->ranks && s->queued; i++) {
         w->rank[i].engine.enqueue = ranks_enqueue;
-        w->rank[i].engine.landed = ranks_landed;
+        w->rank[i].engine.enqueued_done = ranks_landed;
     }
     if (bad) {
         t->bad = *bad;
@@ -418,7 +418,7 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
         w->odd = bad->odd;
         w->clock = bad->clock;
         for (int i = 0; i < s->ranks && bad->silent; i++)
-            w->rank[i].engine.give_up = NULL;
+            w->rank[i].engine.abort = NULL;
     } else {
         t->bad.rank = -1;
     }

@@ -102,26 +102,26 @@ static void refuses(const gckpt_plan_desc *d, const char *why)
 static void test_refusals(void)
 {
     open_model(1);
-    refuses(&(gckpt_plan_desc){ .leaves = -1 }, "desc.leaves is -1; allowed is 0 to 32768");
-    refuses(&(gckpt_plan_desc){ .leaves = 65536 }, "desc.leaves is 65536");
-    refuses(&(gckpt_plan_desc){ .leaves = 6 }, "6 leaves: must be a power of two");
-    refuses(&(gckpt_plan_desc){ .leaves = 2, .update_in_backward = 1 },
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = -1 }, "desc.leaves is -1; allowed is 0 to 32768");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 65536 }, "desc.leaves is 65536");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 6 }, "6 leaves: must be a power of two");
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2, .update_in_backward = 1 },
             "gradients are complete when all 2 leaves are added up");
     take_ranks(4, GCKPT_SHARD_STATE);
     refuses(NULL, "4 ranks, 1 leaves");
-    refuses(&(gckpt_plan_desc){ .leaves = 2 }, "set desc.leaves to 4 or more");
-    const gckpt_pick cut = { tensor("table"), 1 };
-    refuses(&(gckpt_plan_desc){ .leaves = 4, .fetch = &cut, .fetches = 1 },
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 2 }, "set desc.leaves to 4 or more");
+    const gckpt_fetch_spec cut = { tensor("table"), 1 };
+    refuses(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 },
             "each rank has its share of the gradient of param \"table\" only");
     CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* then it is no share's */
-    gckpt_plan_free(plan(&(gckpt_plan_desc){ .leaves = 4, .fetch = &cut, .fetches = 1 }));
+    gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     take_ranks(4, GCKPT_SHARD_NONE);
-    gckpt_plan_free(plan(&(gckpt_plan_desc){ .leaves = 4, .fetch = &cut, .fetches = 1 }));
+    gckpt_plan_free(plan(&(gckpt_plan_desc){ .virtual_ranks = 4, .fetch = &cut, .fetches = 1 }));
     /* ranks without leaves of their own can still generate */
     gckpt_plan *p = plan(&(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
     int64_t first = -1;
-    CHECK(gckpt_plan_share(p, 7, 3, &first) == 7 && first == 0);
+    CHECK(gckpt_plan_rank_rows(p, 7, 3, &first) == 7 && first == 0);
     gckpt_plan_free(p);
     close_model();
 }
@@ -137,19 +137,19 @@ static void test_rows(void)
         int64_t of = inference ? rows : batch;
         take_ranks(ranks, GCKPT_SHARD_NONE);
         gckpt_plan *p = plan(&(gckpt_plan_desc){
-            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .leaves = leaves });
+            .mode = inference ? GCKPT_INFERENCE : GCKPT_AUTO, .batch = batch, .virtual_ranks = leaves });
         for (int rank = 0; rank < ranks; rank++) {
-            int64_t n = gckpt_plan_share(p, rows, rank, &first);
-            CHECK(first == at && n >= 0 && gckpt_plan_share(p, rows, rank, NULL) == n);
+            int64_t n = gckpt_plan_rank_rows(p, rows, rank, &first);
+            CHECK(first == at && n >= 0 && gckpt_plan_rank_rows(p, rows, rank, NULL) == n);
             for (; at < first + n; at++)
                 CHECK(at * leaves / of / (leaves / ranks) == rank);
         }
         CHECK_MSG(at == rows, "%ld of %ld rows are somebody's", (long)at, (long)rows);
-        CHECK(gckpt_plan_share(p, -3, 0, &first) == 0 && first == 0);
-        CHECK(ranks == 1 || gckpt_plan_share(p, rows, ranks, NULL) == rows);
+        CHECK(gckpt_plan_rank_rows(p, -3, 0, &first) == 0 && first == 0);
+        CHECK(ranks == 1 || gckpt_plan_rank_rows(p, rows, ranks, NULL) == rows);
         gckpt_plan_free(p);
     }
-    CHECK(gckpt_plan_share(NULL, 5, 0, NULL) == 0);
+    CHECK(gckpt_plan_rank_rows(NULL, 5, 0, NULL) == 0);
     close_model();
 }
 
@@ -170,7 +170,7 @@ static tally count(const gckpt_plan *p)
     }
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++) {
         int whole = b.start == 0 && b.end == (int)p->length;
-        if (b.kind == GCKPT_BUFFER_TREE) {
+        if (b.kind == GCKPT_BUFFER_REDUCTION) {
             *(whole ? &t.waits : &t.rooms) += 1;
             *(whole ? &t.waiting : &t.room) += b.size;
         } else if (b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT &&
@@ -202,7 +202,7 @@ static void test_by_hand(void)
             static const int64_t batch[] = { 2, 2, 8, 8, 5 };
             const int looped = i == 1 || i >= 3, cut = shard && ranks[i] > 1;
             take_ranks(ranks[i], (gckpt_shard)shard);
-            gckpt_plan *p = plan(&(gckpt_plan_desc){ .leaves = leaves[i], .batch = batch[i] });
+            gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = leaves[i], .batch = batch[i] });
             tally t = count(p);
             CHECK(p->looped == looped && t.reduces == (leaves[i] > 1 ? 2 : 0));
             CHECK(t.waits == (i == 1 ? 6 : i == 3 ? 2 : 0));
@@ -234,7 +234,7 @@ static size_t live_at_updates(const gckpt_plan *p)
     gckpt_instruction in;
     for (int x = 0; gckpt_plan_get(p, x, &in) == GCKPT_OK; x++)
         if (in.kind == GCKPT_UPDATE) {
-            CHECK(gckpt_plan_usage(p, x, &u) == GCKPT_OK && u.work == 0 && u.moved == 0);
+            CHECK(gckpt_plan_usage(p, x, &u) == GCKPT_OK && u.cost == 0 && u.moved == 0);
             break;
         }
     return u.live;
@@ -246,7 +246,7 @@ static void test_formulas(void)
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int ranks = 1; ranks <= 8; ranks *= 2)
             for (int own = 1; own <= 4; own *= 4) { /* leaves of each rank */
-                const gckpt_plan_desc d = { .leaves = ranks * own, .batch = ROWS * ranks * own };
+                const gckpt_plan_desc d = { .virtual_ranks = ranks * own, .batch = ROWS * ranks * own };
                 size_t all = 0, part = 0, exact = 0;
                 take_ranks(ranks, (gckpt_shard)shard);
                 gckpt_plan *p = plan(&d);
@@ -298,11 +298,11 @@ static int is_gather(const gckpt_plan *p, size_t x)
 static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
 {
     gckpt_instruction list[1000];
-    d.mode = GCKPT_SCHEDULE, d.schedule = list, d.link_beside = 1;
+    d.mode = GCKPT_SCHEDULE, d.schedule = list, d.overlap_communication = 1;
     for (int i = 0; i < 1000 && gckpt_plan_get(p, i, &list[d.instructions]) == GCKPT_OK; i++)
         d.instructions += list[d.instructions].kind <= GCKPT_BACKWARD;
     gckpt_plan *q = plan(&d);
-    CHECK(q->length == p->length && gckpt_plan_work(q) == gckpt_plan_work(p));
+    CHECK(q->length == p->length && gckpt_plan_cost(q) == gckpt_plan_cost(p));
     for (size_t x = 0; x < p->length; x++)
         CHECK(p->list[x].kind == q->list[x].kind && p->list[x].id == q->list[x].id);
     gckpt_plan_free(q);
@@ -312,11 +312,11 @@ static void check_schedule(const gckpt_plan *p, gckpt_plan_desc d)
  * none later; all others in their order. Whether one moved. */
 static int check_ahead(const gckpt_plan *p, gckpt_plan_desc d)
 {
-    d.link_beside = 1;
+    d.overlap_communication = 1;
     gckpt_plan *q = plan(&d);
     size_t x = 0, y = 0, length = p->length;
     int moved = 0;
-    CHECK(gckpt_plan_bytes(q) <= d.budget && gckpt_plan_work(q) == gckpt_plan_work(p) &&
+    CHECK(gckpt_plan_bytes(q) <= d.budget && gckpt_plan_cost(q) == gckpt_plan_cost(p) &&
           q->length == length);
     for (int gathers = 0; gathers < 2; gathers++)
         for (x = y = 0; x < length || y < length; x++, y++) {
@@ -356,16 +356,16 @@ static void test_budgets(void)
     open_model(2);
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int own = 1; own <= 2; own++) {
-            gckpt_plan_desc d = { .leaves = 4 * own, .batch = 8 * ROWS * own, .budget = 1 };
+            gckpt_plan_desc d = { .virtual_ranks = 4 * own, .batch = 8 * ROWS * own, .budget = 1 };
             take_ranks(4, (gckpt_shard)shard);
-            d.link_work = own > 1 ? 1 << 24 : 100000;
+            d.link_cost = own > 1 ? 1 << 24 : 100000;
             gckpt_plan *none = gckpt_plan_new(graph, terms, term_count, &d);
             size_t least = rig_least(graph), most;
             CHECK(!none && gckpt_error(graph) == GCKPT_E_BUDGET && least > 0);
             d.budget = 0;
             gckpt_plan *p = plan(&d);
             most = gckpt_plan_bytes(p);
-            const uint64_t work = gckpt_plan_work(p);
+            const uint64_t work = gckpt_plan_cost(p);
             gckpt_plan_free(p);
             d.as_built = 1;
             p = plan(&d);
@@ -377,8 +377,8 @@ static void test_budgets(void)
                     continue;
                 d.budget = least + (most - least) * (size_t)i / 4;
                 p = plan(&d);
-                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) >= work);
-                CHECK(i < 4 || gckpt_plan_work(p) == work);
+                CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) >= work);
+                CHECK(i < 4 || gckpt_plan_cost(p) == work);
                 moved += check_ahead(p, d);
                 gckpt_plan_free(p);
             }
@@ -400,10 +400,10 @@ static void test_memory(void)
         while (!p && n < 500) {
             h.calls = 0;
             h.fail_at = ++n;
-            const gckpt_plan_desc d = { .leaves = i < 2 ? 4 : 2,
+            const gckpt_plan_desc d = { .virtual_ranks = i < 2 ? 4 : 2,
                                         .batch = i < 2 ? 16 : 4,
-                                        .link_work = i ? 1 << 24 : 0,
-                                        .link_beside = i,
+                                        .link_cost = i ? 1 << 24 : 0,
+                                        .overlap_communication = i,
                                         .memory = heap_memory(&h) };
             p = gckpt_plan_new(graph, terms, term_count, &d);
             CHECK(p || (gckpt_error(graph) == GCKPT_E_MEMORY && h.blocks == 0));
@@ -420,9 +420,9 @@ static void test_costs(void)
 {
     open_model(1);
     take_ranks(2, GCKPT_SHARD_VALUES);
-    gckpt_plan_desc d = { .leaves = 4, .batch = 12 };
+    gckpt_plan_desc d = { .virtual_ranks = 4, .batch = 12 };
     gckpt_plan *p = plan(&d);
-    d.link_work = 1 << 20;
+    d.link_cost = 1 << 20;
     gckpt_plan *q = plan(&d);
     uint64_t gathered = 0, body = 0;
     gckpt_usage u, v;
@@ -433,23 +433,23 @@ static void test_costs(void)
             /* a unit of work a byte that the other rank has: all but the larger half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;
             size_t half = (blocks + 1) / 2 * block;
-            CHECK(v.work - u.work == bytes_of(p, node) - half);
-            gathered += v.work;
+            CHECK(v.cost - u.cost == bytes_of(p, node) - half);
+            gathered += v.cost;
         } else {
-            CHECK(v.work == u.work);
-            body += v.work;
+            CHECK(v.cost == u.cost);
+            body += v.cost;
         }
     }
-    CHECK(gathered > 0 && gckpt_plan_work(q) == gathered + body);
+    CHECK(gathered > 0 && gckpt_plan_cost(q) == gathered + body);
     /* each rank has 2 leaves of 3 rows, in micro-batches of 2: 6 rows in 4 rounds */
-    CHECK(gckpt_plan_step_work(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
+    CHECK(gckpt_plan_step_cost(q) == body / 2 * 6 + body % 2 * 6 / 2 + 4 * gathered);
     gckpt_plan_free(q);
     for (int bits = 36; bits <= 60; bits += 4) { /* however many rounds there are, none is gone through */
         d.batch = INT64_C(1) << bits;
         q = plan(&d);
         const double rounds = (double)d.batch / 4, want = rounds * ((double)body + (double)gathered);
-        const double got = (double)gckpt_plan_step_work(q);
-        CHECK_MSG(want > 9e18 ? gckpt_plan_step_work(q) == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
+        const double got = (double)gckpt_plan_step_cost(q);
+        CHECK_MSG(want > 9e18 ? gckpt_plan_step_cost(q) == UINT64_MAX : got > want * 0.999999 && got < want * 1.000001,
                   "2^%d rows: %g of %g", bits, got, want);
         gckpt_plan_free(q);
     }
@@ -468,7 +468,7 @@ static void check_file(const gckpt_plan *p)
     if (q)
         CHECK(q->leaves == p->leaves && q->ranks == p->ranks && q->shard == p->shard &&
               q->link_work == p->link_work && q->check == p->check &&
-              gckpt_plan_step_work(q) == gckpt_plan_step_work(p) &&
+              gckpt_plan_step_cost(q) == gckpt_plan_step_cost(p) &&
               gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
               !memcmp(q->kind_bytes, p->kind_bytes, sizeof q->kind_bytes));
     gckpt_plan_free(q);
@@ -518,7 +518,7 @@ static void test_texts(void)
     open_model(2);
     for (int i = 0; i < 3; i++) {
         take_ranks(1, GCKPT_SHARD_NONE);
-        gckpt_plan *p = plan(&(gckpt_plan_desc){ .leaves = i < 2 ? i : 4, .batch = 8, .plain = 1 });
+        gckpt_plan *p = plan(&(gckpt_plan_desc){ .virtual_ranks = i < 2 ? i : 4, .batch = 8, .plain = 1 });
         hash[i] = gckpt_plan_hash(p);
         check_file(p);
         check_texts(p);
@@ -529,10 +529,10 @@ static void test_texts(void)
         for (int own = 1; own <= 2; own++) {
             take_ranks(2, (gckpt_shard)shard);
             gckpt_plan *p =
-                plan(&(gckpt_plan_desc){ .leaves = 2 * own,
+                plan(&(gckpt_plan_desc){ .virtual_ranks = 2 * own,
                                          .batch = 4 * own,
                                          .mode = own == 1 ? GCKPT_AUTO : GCKPT_MEMORY_POOR,
-                                         .link_work = 12345 });
+                                         .link_cost = 12345 });
             check_file(p);
             check_texts(p);
             gckpt_plan_free(p);
@@ -547,7 +547,7 @@ static void test_fit(void)
     for (int leaves = 1; leaves <= 16; leaves *= 2) {
         store = gckpt_store_new(NULL);
         take_ranks(leaves > 2 ? 2 : 1, GCKPT_SHARD_STATE);
-        const gckpt_plan_desc d = { .leaves = leaves };
+        const gckpt_plan_desc d = { .virtual_ranks = leaves };
         gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
         int64_t leaf = (24 + leaves - 1) / leaves;
         CHECK_MSG(p && gckpt_plan_rows(p) <= leaf && p->leaves == leaves, "%s",
@@ -558,7 +558,7 @@ static void test_fit(void)
     }
     /* gradients are complete when all leaves are: no update before */
     store = gckpt_store_new(NULL);
-    gckpt_plan_desc d = { .leaves = 2, .update_in_backward = GCKPT_IF_USEFUL };
+    gckpt_plan_desc d = { .virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
     gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
     CHECK_MSG(p && !gckpt_plan_in_backward(p), "%s", gckpt_error_text(store));
     gckpt_plan_free(p);

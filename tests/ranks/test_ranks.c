@@ -16,7 +16,7 @@ typedef struct {
 } exchanges;
 enum { SIZE = 1, CHANGE, TOUCH, TWICE, AFTER, IN_PLACE, BREACHES };
 
-static int wait_for(const gckpt_ranks *r)
+static int wait_for(const gckpt_transport *r)
 {
     double begin = r->clock(r->user);
     int over = r->done ? 0 : 1;
@@ -28,7 +28,7 @@ static int wait_for(const gckpt_ranks *r)
 static void exchange_all(ranks_world *w, int rank, void *context)
 {
     exchanges *x = (exchanges *)context;
-    const gckpt_ranks *r = &w->rank[rank].engine;
+    const gckpt_transport *r = &w->rank[rank].engine;
     unsigned char mine[100], other[100], third[100];
     for (int round = 0; round < ROUNDS && !x->failed[rank]; round++)
         for (int bit = 1; bit < w->size && !x->failed[rank]; bit *= 2) {
@@ -41,12 +41,12 @@ static void exchange_all(ranks_world *w, int rank, void *context)
             if (wrong == TWICE)
                 r->exchange(r->user, peer, mine, sizeof mine, third, sizeof third);
             if (wrong == AFTER)
-                r->give_up(r->user);
+                r->abort(r->user);
             ok = ok && wait_for(r);
             x->met[rank] += ok && other[99] == round * 8 + peer;
             x->failed[rank] = !ok;
             if (!ok && wrong != AFTER)
-                r->give_up(r->user);
+                r->abort(r->user);
         }
     if (x->breach == AFTER && rank == 1)
         r->exchange(r->user, 0, mine, 1, other, 1);
@@ -146,7 +146,7 @@ static void test_features(int wide)
         { .leaves = 8, .with = DROPOUT, .feed = STREAM, .rows = 1 },
         { .leaves = 8, .with = SECOND, .optimiser = GCKPT_SGD, .rows = 1 },
         { .leaves = 4, .with = SECOND, .optimiser = GCKPT_MOMENTUM, .rows = 3 },
-        { .leaves = 16, .with = SECOND | COPIED, .optimiser = GCKPT_OWN_OPTIMISER, .rows = 1 },
+        { .leaves = 16, .with = SECOND | COPIED, .optimiser = GCKPT_CUSTOM_OPTIMISER, .rows = 1 },
         { .leaves = 8, .with = FROZEN, .rows = 2 },
         { .leaves = 8, .with = PACKED | DROPOUT, .rows = 4 },
         { .leaves = 8, .with = RUNNING, .rows = 2 },
@@ -157,8 +157,8 @@ static void test_features(int wide)
         { .leaves = 8,
           .with = DROPOUT,
           .rows = 1,
-          .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE },
-        { .leaves = 8, .with = SECOND, .rows = 2, .debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_PAINT },
+          .debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE },
+        { .leaves = 8, .with = SECOND, .rows = 2, .debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON },
     };
     for (size_t k = 0, n = 0; k < sizeof kinds / sizeof *kinds; k++) {
         outcome want;
@@ -274,16 +274,16 @@ static void ask(ranks_world *w, int rank, void *context)
     model m = build(store_of(&s, rank, 11), &s);
     gckpt_parameter table;
     gckpt_tensor *shift_t = gckpt_param(m.g, "shift", gckpt_shape1(C), (gckpt_init){ 0, 0, 0 });
-    gckpt_pick picks[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
-    gckpt_plan_desc desc = { .batch = BATCH, .leaves = q->leaves, .fetch = picks, .fetches = 3 };
-    gckpt_exec_desc x = { .ranks = q->ranks > 1 ? &w->rank[rank].engine : NULL };
+    gckpt_fetch_spec picks[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
+    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = q->leaves, .fetch = picks, .fetches = 3 };
+    gckpt_exec_desc x = { .transport = q->ranks > 1 ? &w->rank[rank].engine : NULL };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     desc.mode = GCKPT_INFERENCE;
-    desc.leaves = q->forward_leaves;
+    desc.virtual_ranks = q->forward_leaves;
     desc.fetches = 0;
     gckpt_plan *forward = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, &x), *f = gckpt_exec_new(forward, m.s, &x);
-    int64_t first, share = gckpt_plan_share(p, ROWS, rank, &first), id = gckpt_id(m.before_head);
+    int64_t first, share = gckpt_plan_rank_rows(p, ROWS, rank, &first), id = gckpt_id(m.before_head);
     gckpt_feed feeds[4];
     for (int k = 0; k < 2; k++)
         a->result = a->result ? a->result
@@ -296,7 +296,7 @@ static void ask(ranks_world *w, int rank, void *context)
     if (g)
         memcpy(a->shift, g, sizeof a->shift);
     snprintf(a->text, sizeof a->text, "%s %s", gckpt_error_text(m.g), gckpt_error_text(e));
-    gckpt_plan_share(forward, ROWS, rank, &first);
+    gckpt_plan_rank_rows(forward, ROWS, rank, &first);
     if (a->result == GCKPT_OK)
         a->result = gckpt_forward(f, feeds, feeds_of(&m, &s, 0, first, feeds), ROWS, &a->forward);
     if (a->result == GCKPT_OK && q->ranks > 1)
@@ -353,16 +353,16 @@ static void test_refused(void)
     s.shard = GCKPT_SHARD_STATE;
     model m = build(store_of(&s, 3, 11), &s);
     gckpt_tensor *up = gckpt_param(m.g, "up", gckpt_shape2(C, WIDE), (gckpt_init){ 0, 0, 0 });
-    gckpt_pick pick = { up, 1 };
+    gckpt_fetch_spec pick = { up, 1 };
     const struct {
         gckpt_plan_desc desc;
         const char *text;
     } wrong[] = {
-        { { .batch = BATCH, .leaves = 4 }, "8 ranks" },
-        { { .batch = BATCH, .leaves = 3 }, "power of two" },
-        { { .batch = BATCH, .leaves = -8 }, "-8" },
-        { { .batch = BATCH, .leaves = 8, .update_in_backward = 1 }, "backward" },
-        { { .batch = BATCH, .leaves = 8, .fetch = &pick, .fetches = 1 }, "up" },
+        { { .batch = BATCH, .virtual_ranks = 4 }, "8 ranks" },
+        { { .batch = BATCH, .virtual_ranks = 3 }, "power of two" },
+        { { .batch = BATCH, .virtual_ranks = -8 }, "-8" },
+        { { .batch = BATCH, .virtual_ranks = 8, .update_in_backward = 1 }, "backward" },
+        { { .batch = BATCH, .virtual_ranks = 8, .fetch = &pick, .fetches = 1 }, "up" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &wrong[i].desc);
@@ -371,14 +371,14 @@ static void test_refused(void)
                   "%d: \"%s\" lacks \"%s\"", (int)i, gckpt_error_text(m.g), wrong[i].text);
         gckpt_plan_free(p);
     }
-    gckpt_plan_desc desc = { .batch = BATCH, .leaves = 8 };
+    gckpt_plan_desc desc = { .batch = BATCH, .virtual_ranks = 8 };
     gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
     gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without the others */
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "ranks"), "%s",
               gckpt_error_text(m.s));
     ranks_world w;
     ranks_open(&w, 8);
-    gckpt_exec_desc x = { .ranks = &w.rank[2].engine }; /* as another one */
+    gckpt_exec_desc x = { .transport = &w.rank[2].engine }; /* as another one */
     e = gckpt_exec_new(p, m.s, &x);
     CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "rank"), "%s",
               gckpt_error_text(m.s));
@@ -463,8 +463,8 @@ static void call_engine(ranks_world *w, int rank, void *context)
         x = gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(SQUARE, SQUARE), (gckpt_init){ 0.05f, 0, 0 }), NULL);
     }
     gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
-    gckpt_plan_desc desc = { .batch = 2 * THEIRS, .threads = 2, .leaves = 2, .link_work = 1 << 24, .link_beside = 1 };
-    gckpt_exec_desc how = { .ranks = &w->rank[rank].engine, .parallel_for = c->own ? by_two : NULL };
+    gckpt_plan_desc desc = { .batch = 2 * THEIRS, .threads = 2, .virtual_ranks = 2, .link_cost = 1 << 24, .overlap_communication = 1 };
+    gckpt_exec_desc how = { .transport = &w->rank[rank].engine, .parallel_for = c->own ? by_two : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     gckpt_feed feed = { gckpt_id(in), rows };

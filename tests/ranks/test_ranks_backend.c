@@ -32,7 +32,7 @@ static int take_some(void *user, void *queue, int peer, const void *send, size_t
 {
     return ++taken <= 20 ? ranks_enqueue(user, queue, peer, send, n, receive, m) : 0;
 }
-static gckpt_ranks *tired(ranks_world *w, int rank)
+static gckpt_transport *tired(ranks_world *w, int rank)
 {
     if (rank == 1)
         w->rank[rank].engine.enqueue = take_some;
@@ -87,8 +87,8 @@ int main(void)
                 s.backends = backends;
                 s.queued = s.on_backend && n % 4 > 1;
                 for (int i = 0; i < DEVICES; i++) {
-                    backends[i].beside = s.queued ? beside : NULL;
-                    backends[i].rejoin = s.queued ? rejoin : NULL;
+                    backends[i].use_comm_queue = s.queued ? beside : NULL;
+                    backends[i].wait_comm_queue = s.queued ? rejoin : NULL;
                     pieces[i] = 0;
                 }
                 for (; s.on_backend && opened < DEVICES; opened++)
@@ -106,10 +106,10 @@ int main(void)
         for (; opened < DEVICES; opened++)
             device_open(&devices[opened]);
         for (int i = 0; i < DEVICES; i++)
-            backends[i].beside = beside, backends[i].rejoin = rejoin;
+            backends[i].use_comm_queue = beside, backends[i].wait_comm_queue = rejoin;
         test_queue_refuses(s);
         for (int i = 0; i < DEVICES; i++)
-            backends[i].beside = NULL, backends[i].rejoin = NULL;
+            backends[i].use_comm_queue = NULL, backends[i].wait_comm_queue = NULL;
         while (opened > 0)
             device_close(&devices[--opened]);
         s.on_backend = s.queued = 0;

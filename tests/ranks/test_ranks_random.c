@@ -40,13 +40,13 @@ static gckpt_result profiled_step(rank_of *r, const gckpt_feed *f, int n, int64_
     double clock = 0, sum = 1;
     const int length = gckpt_plan_length(r->p);
     gckpt_profile p = { profile_clock, &clock, NULL, length, 0, 0, { 0, 0, 0, 0 } };
-    p.spent = (gckpt_spent *)calloc((size_t)length, sizeof *p.spent);
+    p.entries = (gckpt_profile_entry *)calloc((size_t)length, sizeof *p.entries);
     const gckpt_result result = gckpt_profile_step(r->e, f, n, rows, hyper, &p);
     for (int i = 0; i < length; i++)
-        sum += p.spent[i].seconds;
-    free(p.spent);
+        sum += p.entries[i].seconds;
+    free(p.entries);
     *report = p.report;
-    return result == GCKPT_OK && sum != p.all ? GCKPT_E_DATA : result;
+    return result == GCKPT_OK && sum != p.total_seconds ? GCKPT_E_DATA : result;
 }
 
 static void train(ranks_world *w, int rank, void *context)
@@ -56,7 +56,7 @@ static void train(ranks_world *w, int rank, void *context)
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = 0.3f };
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch, first;
     gckpt_feed f[NET_FEEDS];
-    gckpt_plan_share(r->p, rows, rank, &first);
+    gckpt_plan_rank_rows(r->p, rows, rank, &first);
     int n = net_feed(NULL, first, f);
     for (int step = 0; step < STEPS && r->result == GCKPT_OK; step++) {
         if (t->s.pieces) {
@@ -88,19 +88,19 @@ static void train(ranks_world *w, int rank, void *context)
 static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 {
     rank_of *r = &t->rank[rank];
-    gckpt_pick picks[PICKS];
+    gckpt_fetch_spec picks[PICKS];
     build(seed, t->s.rows);
     r->s = net.s;
     r->g = net.g;
     if (t->s.ranks > 1)
         CHECK(gckpt_store_ranks(net.s, rank, t->s.ranks, (gckpt_shard)t->s.shard) == GCKPT_OK);
     for (int i = 0; i < t->picks; i++)
-        picks[i] = (gckpt_pick){ net.nodes[t->pick[i]].t, 1 };
+        picks[i] = (gckpt_fetch_spec){ net.nodes[t->pick[i]].t, 1 };
     gckpt_plan_desc d = { .mode = t->s.mode,
                           .batch = net.batch,
-                          .leaves = t->s.leaves,
-                          .link_work = (uint64_t)t->s.ahead << 24,
-                          .link_beside = t->s.ahead,
+                          .virtual_ranks = t->s.leaves,
+                          .link_cost = (uint64_t)t->s.ahead << 24,
+                          .overlap_communication = t->s.ahead,
                           .fetch = picks,
                           .fetches = t->picks };
     if (t->s.poor) {
@@ -115,7 +115,7 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
         d.budget = (bytes[0] + bytes[1]) / 2;
     }
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | (seed % 3 ? 0 : GCKPT_DEBUG_RECOMPUTE),
-                          .ranks = t->s.ranks > 1 ? &w->rank[rank].engine : NULL };
+                          .transport = t->s.ranks > 1 ? &w->rank[rank].engine : NULL };
     r->p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     r->e = r->p ? gckpt_exec_new(r->p, net.s, &x) : NULL;
     CHECK_MSG(r->e, "seed %u: %s %s", seed, gckpt_error_text(net.g), gckpt_error_text(net.s));
@@ -128,7 +128,7 @@ static void choose_picks(unsigned seed, trial *t)
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
     build(seed, 0);
     for (int i = net.count; i-- > 0 && t->picks < PICKS;) {
-        gckpt_pick pick = { net.nodes[i].t, 1 };
+        gckpt_fetch_spec pick = { net.nodes[i].t, 1 };
         d.fetch = &pick;
         d.fetches = 1;
         gckpt_plan *p =

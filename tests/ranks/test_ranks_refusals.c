@@ -73,23 +73,23 @@ static void test_engines(void)
 {
     int silent = 0;
     model m = build(2, GCKPT_SHARD_NONE), alone = build(1, GCKPT_SHARD_NONE);
-    gckpt_plan_desc desc = { .batch = 8, .leaves = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_ranks other = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent }, few = other;
-    gckpt_ranks none = { .rank = 0, .size = 2 }, right = other;
+    gckpt_transport other = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent }, few = other;
+    gckpt_transport none = { .rank = 0, .size = 2 }, right = other;
     few.rank = right.rank = 0;
     few.size = 4;
-    const gckpt_ranks *wrong[] = { NULL, &other, &few, &none };
+    const gckpt_transport *wrong[] = { NULL, &other, &few, &none };
     for (int i = 0; i < 4; i++)
-        refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = wrong[i] }), &m, "rank 0 of 2");
-    refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &right, .fast_reduce = 1 }), &m,
+        refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = wrong[i] }), &m, "rank 0 of 2");
+    refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &right, .fast_reduce = 1 }), &m,
             "all_reduce");
     refused(gckpt_exec_new(p, alone.s, NULL), &alone, "2 ranks");
     model state = build(2, GCKPT_SHARD_STATE);
     refused(gckpt_exec_new(p, state.s, NULL), &state, "2 ranks and shard 0, the store is for 2 and 1");
     int64_t first = 0;
-    CHECK(gckpt_plan_share(p, 8, 1, &first) == 4 && first == 4);
-    CHECK(gckpt_plan_share(p, 8, -1, &first) == 8 && gckpt_plan_share(p, 8, 2, NULL) == 8 && first == 0); /* all of them */
+    CHECK(gckpt_plan_rank_rows(p, 8, 1, &first) == 4 && first == 4);
+    CHECK(gckpt_plan_rank_rows(p, 8, -1, &first) == 8 && gckpt_plan_rank_rows(p, 8, 2, NULL) == 8 && first == 0); /* all of them */
     gckpt_plan_free(p);
     end(&state);
     end(&m);
@@ -101,13 +101,13 @@ static void test_one_process_only(void)
     int silent = 0;
     static float x[8 * 80], y[8 * 70];
     model m = build(2, GCKPT_SHARD_VALUES);
-    gckpt_plan_desc desc = { .batch = 8, .leaves = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_ranks engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &engine });
+    gckpt_transport engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
-    gckpt_timed timed = { .seconds = no_time };
+    gckpt_fit_timing timed = { .clock = no_time };
     gckpt_check check;
     gckpt_cost costs[8];
     float values[80 * 70];
@@ -122,18 +122,18 @@ static void test_one_process_only(void)
     CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
-    int seen[64] = { 0 }; /* gckpt_next tells each instruction before it runs, in each micro-batch */
+    int seen[64] = { 0 }; /* gckpt_next_instruction tells each instruction before it runs, in each micro-batch */
     gckpt_instruction next, at;
     gckpt_usage u;
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK && gckpt_plan_length(p) <= 64);
     do {
-        next = gckpt_next(e);
+        next = gckpt_next_instruction(e);
         for (int i = 0; gckpt_plan_get(p, i, &at) == GCKPT_OK && i < 64; i++)
             seen[i] += at.kind == next.kind && at.id == next.id;
     } while (gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     for (int i = 0; gckpt_plan_usage(p, i, &u) == GCKPT_OK && i < 64; i++)
         CHECK_MSG(seen[i] == (u.once ? 1 : 2), "instruction %d: told %d times", i, seen[i]);
-    CHECK(gckpt_error(e) == GCKPT_OK && gckpt_next(e).id == -1);
+    CHECK(gckpt_error(e) == GCKPT_OK && gckpt_next_instruction(e).id == -1);
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
@@ -164,7 +164,7 @@ static void test_gathers_alone(void)
     CHECK(gckpt_gather_hash(e, &hash) == GCKPT_OK && hash == gckpt_store_hash(m.s));
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
     fails(gckpt_gather_values(e, -1, values), GCKPT_E_ARG, e, "index -1");
-    CHECK(gckpt_exec_sent(e) == 0 && gckpt_exec_sent(NULL) == 0);
+    CHECK(gckpt_exec_bytes_sent(e) == 0 && gckpt_exec_bytes_sent(NULL) == 0);
     CHECK(gckpt_gather_hash(NULL, &hash) == GCKPT_E_ARG && gckpt_gather_values(NULL, 0, values) == GCKPT_E_ARG);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
@@ -182,11 +182,11 @@ static void test_collected_within(void)
     CHECK(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
     for (int i = 0; i < OWN; i++)
         x[i] = 0.1f * (float)(i % 7 - 3);
-    gckpt_pick pick = { m.x, 1 };
-    gckpt_plan_desc desc = { .batch = 8, .leaves = 2, .fetch = &pick, .fetches = 1 };
+    gckpt_fetch_spec pick = { m.x, 1 };
+    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_ranks engine = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &engine });
+    gckpt_transport engine = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(m.g), gckpt_error_text(m.s));
@@ -224,7 +224,7 @@ static void test_ranks_later(void)
         gckpt_tensor *q = gckpt_param(m.g, "w", gckpt_shape2(80, 70), (gckpt_init){ 0, 0, 0 });
         m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, q, NULL), m.y);
         m.loss.weight = 1;
-        gckpt_plan_desc desc = { .batch = 8, .leaves = 1 + k % 2, .optimiser = GCKPT_SGD };
+        gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 1 + k % 2, .optimiser = GCKPT_SGD };
         gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, m.s, NULL);
         gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
@@ -251,16 +251,16 @@ static void test_streamed(void)
     int silent = 0;
     const gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     model m = build(2, GCKPT_SHARD_NONE);
-    gckpt_plan_desc desc = { .batch = 8, .leaves = 2 };
+    gckpt_plan_desc desc = { .batch = 8, .virtual_ranks = 2 };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
-    gckpt_ranks engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
-    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &engine });
+    gckpt_transport engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &engine });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     gckpt_report report;
     for (int i = 0; i < 4 * 80; i++)
         x[i] = 0.1f * (float)(i % 7 - 3);
     CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(m.g), gckpt_error_text(m.s));
-    CHECK(gckpt_plan_share(p, 6, 0, NULL) == 4);
+    CHECK(gckpt_plan_rank_rows(p, 6, 0, NULL) == 4);
     const uint64_t before = gckpt_store_hash(m.s);
     for (int64_t rows = 3; rows <= 4; rows++) {
         CHECK(gckpt_step_begin(e, &hyper) == GCKPT_OK);

@@ -113,16 +113,16 @@ static const struct {
     int64_t d[2];
     int states;
     gckpt_storage storage;
-} model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
-                   { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
-                   { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
-                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
-                   { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
-                   { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
-                   { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
-                   { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
-                   { "bytes", 2, { 29, 565 }, 0, GCKPT_STORED_I8 },
-                   { "nibbles", 2, { 170, 96 }, 0, GCKPT_STORED_I4 } };
+} model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORAGE_F32 },
+                   { "w", 2, { 33, 1000 }, 2, GCKPT_STORAGE_F32 },
+                   { "block", 1, { 4096, 0 }, 1, GCKPT_STORAGE_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORAGE_F32 },
+                   { "odd", 1, { 4097, 0 }, 1, GCKPT_STORAGE_F32 },
+                   { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORAGE_F32 },
+                   { "half", 2, { 7, 1500 }, 0, GCKPT_STORAGE_F16 },
+                   { "brain", 2, { 9001, 1 }, 0, GCKPT_STORAGE_BF16 },
+                   { "bytes", 2, { 29, 565 }, 0, GCKPT_STORAGE_I8 },
+                   { "nibbles", 2, { 170, 96 }, 0, GCKPT_STORAGE_I4 } };
 
 static gckpt_shape shape_of(int i)
 {
@@ -146,7 +146,7 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     for (int i = FIRST_FROZEN; i < end; i++) {
         CHECK(gckpt_store_freeze(s, model[i].name, 1) == GCKPT_OK);
         if (packed)
-            CHECK(gckpt_store_pack(s, model[i].name, model[i].storage) == GCKPT_OK);
+            CHECK(gckpt_store_quantise(s, model[i].name, model[i].storage) == GCKPT_OK);
     }
     if (rank % 2 == 0)
         CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
@@ -161,7 +161,7 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
     uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
-    if (slot < 0 && model[i].storage == GCKPT_STORED_I4) /* what a block's scale gives exactly */
+    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4) /* what a block's scale gives exactly */
         return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
@@ -197,21 +197,21 @@ static void fill(gckpt_store *s, unsigned salt)
             for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
                 gckpti_array(q, slot)[k] =
                     value_of(i, slot, first + k, salt) *
-                    (model[i].storage == GCKPT_STORED_I8 ? scale_of(i, first + k) : 1);
+                    (model[i].storage == GCKPT_STORAGE_I8 ? scale_of(i, first + k) : 1);
         }
-        for (int64_t k = 0; k < p.elements && p.packed; k++) {
+        for (int64_t k = 0; k < p.elements && p.quantised; k++) {
             float x = value_of(i, -1, k, salt);
             void *to = gckpti_values_block(q);
-            if (p.storage == GCKPT_STORED_I8)
+            if (p.storage == GCKPT_STORAGE_I8)
                 ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
             float block[32];
             for (int j = 0; j < 32; j++)
                 block[j] = value_of(i, -1, k + j, salt);
-            if (p.storage == GCKPT_STORED_I4)
+            if (p.storage == GCKPT_STORAGE_I4)
                 CHECK(k % 32 || gckpti_pack_row(q, k, 32, block));
             else
-                CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_row(q, k, 1, &x));
-            if (p.storage == GCKPT_STORED_I8)
+                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_pack_row(q, k, 1, &x));
+            if (p.storage == GCKPT_STORAGE_I8)
                 ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
         }
         q->optimiser = model[i].states ? GCKPT_ADAMW + 1 : 0;
@@ -237,7 +237,7 @@ static int holds(const gckpt_store *s, unsigned salt)
             n = own_of(s, q, slot, &first);
             for (int64_t k = 0; k < n && same; k++) {
                 float x = value_of(i, slot, first + k, salt), y;
-                if (slot < 0 && model[i].storage == GCKPT_STORED_I8)
+                if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
                     x *= scale_of(i, first + k);
                 if (slot < 0)
                     gckpti_unpack_piece(q, k, 1, &y);
@@ -296,7 +296,7 @@ static void test_held(void)
                     int64_t first, n = share_of(p.elements, rank, ranks, &first), most, none;
                     int cut = shard >= GCKPT_SHARD_STATE && p.elements > 4096;
                     int values =
-                        shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORED_F32;
+                        shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORAGE_F32;
                     CHECK(p.first == (cut ? first : 0) && p.count == (cut ? n : p.elements));
                     most = cut ? share_of(p.elements, 0, ranks, &none) : p.elements;
                     bytes += (size_t)(4 * most) * (size_t)model[i].states;
@@ -305,7 +305,7 @@ static void test_held(void)
                         CHECK(!memcmp(p.values, all.values + (values ? first : 0),
                                       4 * (size_t)(values ? n : p.elements)));
                     else
-                        CHECK(!memcmp(p.packed, all.packed,
+                        CHECK(!memcmp(p.quantised, all.quantised,
                                       gckpti_values_bytes(&p) - gckpti_scale_bytes(&p)));
                     for (int64_t k = n; values && k < most; k++)
                         CHECK(p.values[k] == 0);
@@ -350,7 +350,7 @@ static void test_mirrors(void)
 {
     gckpt_backend b;
     memset(&b, 0, sizeof b);
-    b.get = mirror_get;
+    b.allocate = mirror_get;
     b.release = mirror_release;
     b.copy_in = b.copy_out = mirror_copy;
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
@@ -400,18 +400,18 @@ static void test_refused(void)
           gckpti_is_sharded(gckpti_array_share(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
-    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
+    CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_OK &&
           !gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
-    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_F32) == GCKPT_OK &&
+    CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_F32) == GCKPT_OK &&
           gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
-    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_BF16) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "half", GCKPT_STORAGE_BF16) == GCKPT_OK);
     CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
-    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_E_ARG);
+    CHECK(gckpt_store_quantise(s, "frozen", GCKPT_STORAGE_BF16) == GCKPT_E_ARG);
     CHECK_MSG(strstr(gckpt_error_text(s), "\"frozen\"") &&
                   strstr(gckpt_error_text(s), "GCKPT_SHARD_VALUES"),
               "%s", gckpt_error_text(s));
-    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_F32) == GCKPT_E_ARG &&
-          s->params[6].p.storage == GCKPT_STORED_BF16);
+    CHECK(gckpt_store_quantise(s, "half", GCKPT_STORAGE_F32) == GCKPT_E_ARG &&
+          s->params[6].p.storage == GCKPT_STORAGE_BF16);
     CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_STATE) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "\"frozen\""));
     CHECK(s->rank == 1 && s->shard == GCKPT_SHARD_VALUES);
@@ -429,7 +429,7 @@ static int backwards(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user;
     for (int i = begin; i < end; i++)
-        if (!strcmp(model[i].name, name) && model[i].storage >= GCKPT_STORED_I8)
+        if (!strcmp(model[i].name, name) && model[i].storage >= GCKPT_STORAGE_I8)
             return 0;
     for (int i = 0; i < shape.n; i++)
         axes[i] = shape.n - 1 - i;
@@ -1316,7 +1316,7 @@ static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard s
     gckpt_term loss = { gckpt_mean_squared_error(
                             gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y),
                         1, 0 };
-    gckpt_plan_desc plan = { .batch = BATCH, .leaves = m->alone ? 1 : 8 };
+    gckpt_plan_desc plan = { .batch = BATCH, .virtual_ranks = m->alone ? 1 : 8 };
     m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
 }
 
@@ -1329,7 +1329,7 @@ static void rank_body(ranks_world *w, int rank, void *context)
     make_plan(m, m->block, rank, w->size, t->shard);
     if (t->loads)
         m->loaded = gckpt_ranks_load(m->s, path);
-    gckpt_exec_desc desc_exec = { .ranks = &w->rank[rank].engine };
+    gckpt_exec_desc desc_exec = { .transport = &w->rank[rank].engine };
     m->e = gckpt_exec_new(m->p, m->s, &desc_exec);
     if (!m->e) {
         snprintf(m->text, sizeof m->text, "%s",
@@ -1337,7 +1337,7 @@ static void rank_body(ranks_world *w, int rank, void *context)
         m->saved = GCKPT_E_ARG;
         return;
     }
-    int64_t rows = gckpt_plan_share(m->p, BATCH, rank, &first);
+    int64_t rows = gckpt_plan_rank_rows(m->p, BATCH, rank, &first);
     train(m, first, rows, t->before);
     gckpt_store_set_note(m->s, "note", t->note);
     m->first = w->rank[rank].calls[RANKS_EXCHANGE] + 1;
@@ -1369,7 +1369,7 @@ static void within_a_step(ranks_world *w, int rank, void *context)
     float x[BATCH * 30] = { 0 }, y[BATCH * 3] = { 0 };
     const gckpt_feed feeds[2] = { { 0, x }, { 1, y } };
     const gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
-    const gckpt_exec_desc desc = { .ranks = &w->rank[rank].engine };
+    const gckpt_exec_desc desc = { .transport = &w->rank[rank].engine };
     make_plan(m, NULL, rank, w->size, GCKPT_SHARD_NONE);
     m->e = gckpt_exec_new(m->p, m->s, &desc);
     m->loaded = m->e ? gckpt_step_start(m->e, feeds, 2, BATCH, &hyper) : GCKPT_E_ARG;
@@ -1426,7 +1426,7 @@ static void test_need(void)
         size_t need = gckpt_store_need(m->p);
         char *block = (char *)malloc(need + 17);
         char *odd = block + (17 - (uintptr_t)block % 16) % 16;
-        gckpt_exec_desc desc = { .ranks = &w.rank[rank].engine };
+        gckpt_exec_desc desc = { .transport = &w.rank[rank].engine };
         for (size_t less = 0; less < 2; less++) {
             gckpt_store_desc in = { .memory.memory = odd, .memory.size = need - less, .seed = 5 };
             gckpt_store *s = gckpt_store_new(&in);

@@ -113,8 +113,8 @@ static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t
 {
     const gckpt_init normal = { 0.1f, 0, 0 };
     gckpt_cost costs[4 * LAYERS];
-    gckpt_plan_desc d = { .batch = rows, .leaves = r->leaves, .costs = costs, .link_work = 320,
-                          .link_beside = beside };
+    gckpt_plan_desc d = { .batch = rows, .virtual_ranks = r->leaves, .costs = costs, .link_cost = 320,
+                          .overlap_communication = beside };
     char name[8];
     c->s = gckpt_store_new(NULL);
     CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
@@ -190,7 +190,7 @@ static void alone(void)
             chain c;
             chain_open(&c, &r, rows * leaves, 7, 0);
             const simulate_step s = simulate_run(c.p, c.g, &r, &m);
-            CHECK(near(s.seconds, (double)gckpt_plan_step_work(c.p) / m.work) && s.exposed == 0 &&
+            CHECK(near(s.seconds, (double)gckpt_plan_step_cost(c.p) / m.work) && s.exposed == 0 &&
                   s.link == 0 && s.sent == 0 && s.exchanges == 0);
             chain_close(&c);
         }
@@ -211,18 +211,18 @@ static void send_steps(ranks_world *w, int rank, void *context)
     simulate_ranks r = s->r;
     const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 }, 0 };
     const gckpt_hyper adamw = { .lr = 1e-3f, .clip = 1 };
-    gckpt_exec_desc d = { .ranks = &w->rank[rank].engine };
+    gckpt_exec_desc d = { .transport = &w->rank[rank].engine };
     chain c;
     r.rank = rank;
     chain_open(&c, &r, s->rows, 1, s->rows % 3 != 0);
     gckpt_exec *e = gckpt_exec_new(c.p, c.s, &d);
     const gckpt_feed feeds[2] = { { gckpt_id(c.x), data }, { gckpt_id(c.y), data } };
     for (int i = 0; i < 2; i++) {
-        s->sent[rank] = gckpt_exec_sent(e);
+        s->sent[rank] = gckpt_exec_bytes_sent(e);
         const gckpt_result result = gckpt_step(e, feeds, 2, s->rows, &adamw, NULL);
         CHECK_MSG(result == GCKPT_OK, "%s: %s", gckpt_result_text(result),
                   gckpt_error_text(e));
-        s->sent[rank] = gckpt_exec_sent(e) - s->sent[rank];
+        s->sent[rank] = gckpt_exec_bytes_sent(e) - s->sent[rank];
     }
     s->simulated[rank] = simulate_run(c.p, c.g, &r, &m).sent;
     gckpt_exec_free(e);

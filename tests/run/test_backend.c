@@ -54,33 +54,33 @@ enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
 static gckpt_result square_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
-    call->work_forward = call->aux_bytes + 4;
-    call->work_backward = 12;
+    call->saved_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    call->workspace_forward = call->saved_bytes + 4;
+    call->workspace_backward = 12;
     return GCKPT_OK;
 }
 static void square_forward(const gckpt_call *call)
 {
-    float *scratch = (float *)call->work;
+    float *scratch = (float *)call->workspace;
     for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
         scratch[i + 1] = call->in[0].data[i];
-        if (call->aux)
-            memcpy((float *)call->aux + i, &call->in[0].data[i], sizeof(float));
+        if (call->saved)
+            memcpy((float *)call->saved + i, &call->in[0].data[i], sizeof(float));
         if (call->out)
             call->out[i] = scratch[i + 1] * call->in[0].data[i];
     }
 }
 static void square_backward(const gckpt_call *call)
 {
-    float *scratch = (float *)call->work;
+    float *scratch = (float *)call->workspace;
     for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
-        memcpy(scratch, (float *)call->aux + i, sizeof(float));
+        memcpy(scratch, (float *)call->saved + i, sizeof(float));
         scratch[2] = 2 * scratch[0] * call->grad_out[i];
         call->in[0].grad[i] = call->in[0].accumulate ? call->in[0].grad[i] + scratch[2] : scratch[2];
     }
 }
 static const gckpt_op square_op = { .name = "square_op", .shape = square_shape, .forward = square_forward,
-                                    .backward = square_backward, .needs = { GCKPT_AUX } };
+                                    .backward = square_backward, .needs = { GCKPT_SAVED } };
 
 /* The sum of x^2/2 counts 3 a row: in its own way. */
 static gckpt_result odd_loss_shape(gckpt_call *call)
@@ -148,9 +148,9 @@ static gckpt_tensor *packed_layers(gckpt_tensor *x)
     gckpt_tensor *halves = gckpt_param(g, "frozen.f16", gckpt_shape2(NARROW, WIDE), normal);
     gckpt_tensor *gain = gckpt_param(g, "frozen.bf16", gckpt_shape1(WIDE), normal);
     CHECK(gckpt_store_freeze(s, "frozen.*", 1) == GCKPT_OK &&
-          gckpt_store_pack(s, "*.i8", GCKPT_STORED_I8) == GCKPT_OK &&
-          gckpt_store_pack(s, "*.f16", GCKPT_STORED_F16) == GCKPT_OK &&
-          gckpt_store_pack(s, "*.bf16", GCKPT_STORED_BF16) == GCKPT_OK);
+          gckpt_store_quantise(s, "*.i8", GCKPT_STORAGE_I8) == GCKPT_OK &&
+          gckpt_store_quantise(s, "*.f16", GCKPT_STORAGE_F16) == GCKPT_OK &&
+          gckpt_store_quantise(s, "*.bf16", GCKPT_STORAGE_BF16) == GCKPT_OK);
     return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
 }
 
@@ -181,22 +181,22 @@ static small make(const setting *o, int wanted)
                             { NULL, 0.5f, 0 } };
     if (o->odd) /* 2: it says that it counts targets */
         terms[0].loss = gckpt_apply(odd_loss_of, (gckpt_tensor *[]){ logits, t }, o->odd, NULL, 0);
-    gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
+    gckpt_fetch_spec fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode,
                           .batch = ROWS,
                           .optimiser = o->optimiser,
-                          .own_state = 1,
+                          .custom_state = 1,
                           .stage_parameters = o->stage,
                           .precision = o->precision,
                           .fetch = fetch,
                           .fetches = 3,
                           .backend = o->backend };
-    if (o->optimiser != GCKPT_OWN_OPTIMISER)
-        d.own_state = 0;
+    if (o->optimiser != GCKPT_CUSTOM_OPTIMISER)
+        d.custom_state = 0;
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
     m.p = gckpt_plan_new(m.g, terms, 2, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
-    gckpt_exec_desc x_desc = { .backend = o->backend, .own_optimiser = own, .debug = o->debug,
+    gckpt_exec_desc x_desc = { .backend = o->backend, .custom_optimiser = own, .debug = o->debug,
                                .copy_feeds = o->copy_feeds, .skip_nonfinite = o->skips };
     m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
     CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
@@ -259,7 +259,7 @@ static uint64_t small_run(const setting *o, float clip)
 
 static void test_small(void)
 {
-    for (int optimiser = 0; optimiser <= GCKPT_OWN_OPTIMISER; optimiser++)
+    for (int optimiser = 0; optimiser <= GCKPT_CUSTOM_OPTIMISER; optimiser++)
         for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
             for (int way = 0; way < 8; way++) {
                 setting o = { .optimiser = (gckpt_optimiser)optimiser,
@@ -272,7 +272,7 @@ static void test_small(void)
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int i = 0; i < 2; i++) {
                     o.backend = tested[i];
-                    o.debug = way % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0;
+                    o.debug = way % 3 == 1 ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : 0;
                     o.debug |= way % 5 == 4 ? GCKPT_DEBUG_PLAIN : 0;
                     tested_lacks(i, way % 4 == 1 ? "linear" : way % 4 == 2 ? "cross_entropy" : NULL);
                     CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
@@ -339,7 +339,7 @@ static void test_measured_alone(void)
     for (int way = 0; way < 4; way++) {
         const gckpt_init zero = { 0, 0, 0 }, one = { 0, 0, 1 };
         gckpt_backend used = *tested[way % 2];
-        used.get = used_get;
+        used.allocate = used_get;
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
@@ -549,7 +549,7 @@ static void test_refusals(void)
         CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));           \
         partial = whole;                                                                                      \
     }
-    WITHOUT(get)
+    WITHOUT(allocate)
     WITHOUT(release)
     WITHOUT(copy_in)
     WITHOUT(copy_out)
@@ -560,13 +560,13 @@ static void test_refusals(void)
     WITHOUT(convert)
     WITHOUT(update)
     WITHOUT(finish)
-    partial.move = no_move; /* then the other three as well */
+    partial.copy_async = no_move; /* then the other three as well */
     partial.host_get = no_host_get;
     partial.host_release = no_host_release;
-    partial.join = no_join;
+    partial.wait_copies = no_join;
     WITHOUT(host_get)
     WITHOUT(host_release)
-    WITHOUT(join)
+    WITHOUT(wait_copies)
 #undef WITHOUT
     CHECK(gckpt_plan_write(m.p, file_write, &f) == GCKPT_E_ARG && f.size == 0);
     CHECK(gckpt_plan_c(m.p, "small", file_write, &f) == GCKPT_E_ARG);
@@ -592,7 +592,7 @@ static void test_promise(void)
 {
     for (int way = 0; way < 4; way++) { /* there; all targets are ignored, so that there should be nothing */
         gckpt_op liar = odd_loss_op;
-        liar.flags |= GCKPT_COUNTS_FEEDS | (way / 2 ? GCKPT_INDEX(1) : 0);
+        liar.flags |= GCKPT_COUNT_FROM_FEEDS | (way / 2 ? GCKPT_INDEX(1) : 0);
         odd_loss_of = &liar;
         setting o = { .backend = way % 2 ? tested[0] : NULL, .odd = 1 + way / 2 };
         small m = make(&o, 1);
@@ -615,7 +615,7 @@ static int spoil(void *user, const gckpt_progress *at)
 {
     static float kept;
     float *values = (float *)user;
-    if (at->instruction == 1 && at->row == 0)
+    if (at->instruction == 1 && at->first_row == 0)
         kept = values[0], values[0] = 1e9f;
     if (at->kind == GCKPT_UPDATE && values[0] > 1e8f)
         values[0] = kept;
@@ -722,7 +722,7 @@ static void test_trials(void)
         const gckpt_exec_desc how = { .backend = tested[1] };
         const gckpt_hyper hyper = { .lr = 0.01f };
         double dt = 1;
-        gckpt_timed t = { .seconds = ticks, .user = &dt, .limit = 100, .feeds = feeds,
+        gckpt_fit_timing t = { .clock = ticks, .user = &dt, .limit = 100, .feeds = feeds,
                 .feed_count = 2, .exec = &how };
         gckpt_exec *e = NULL;
         for (int step = 0; step < 4; step++) {

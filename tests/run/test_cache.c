@@ -11,7 +11,7 @@ static void everywhere(void)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             gckpt_plan_desc plan = { .precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
             for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
-                gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_PAINT };
+                gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_POISON };
                 if (gckpt_isa_available((gckpt_isa)isa))
                     talk_is_same(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
             }
@@ -98,7 +98,7 @@ static void apart(void)
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
         gckpt_tensor *alone = gckpt_attention(gckpt_apply(&tell, &in, 1, NULL, 0), in, in, HEADS, 1);
         gckpt_tensor *all = gckpt_attention(in, k, k, HEADS, 1);
-        gckpt_pick picks[2] = { { alone, 0 }, { all, 0 } };
+        gckpt_fetch_spec picks[2] = { { alone, 0 }, { all, 0 } };
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec_desc desc = { .isa = gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : GCKPT_ISA_AUTO };
@@ -131,7 +131,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
     gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
-    gckpt_pick pick = { gckpt_attention(q, k, k, HEADS, 1), 0 };
+    gckpt_fetch_spec pick = { gckpt_attention(q, k, k, HEADS, 1), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .backend = backend };
     gckpt_exec_desc desc = { .caches_of = caches_of, .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
@@ -146,8 +146,8 @@ static void cut_by_leaves(gckpt_store *s)
     static const float rows[6 * 4 * C];
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(6, 4, C)), *k = gckpt_cache(x, 8);
-    const gckpt_pick pick = { gckpt_attention(x, k, k, HEADS, 1), 0 };
-    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .leaves = 2 };
+    const gckpt_fetch_spec pick = { gckpt_attention(x, k, k, HEADS, 1), 0 };
+    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .virtual_ranks = 2 };
     const gckpt_feed feed = { gckpt_id(x), rows };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -230,7 +230,7 @@ static void files(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     talk_model m = talk_build(s, B, 4, 20, PREFIXED), longer = talk_build(s, B, 4, 21, PREFIXED);
-    gckpt_pick pick = { m.logits, 0 };
+    gckpt_fetch_spec pick = { m.logits, 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d), *q;
     file f = { 0 }, again = { 0 };
@@ -377,7 +377,7 @@ static void refusals(void)
     gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
     gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
-    gckpt_pick pick = { c, 0 };
+    gckpt_fetch_spec pick = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
@@ -404,7 +404,7 @@ static void too_many(void)
     gckpt_tensor *x = of(1, 1, wide ? 1 << 26 : 1 << 10);
     for (int i = 0; i < 64; i++)
         CHECK_MSG(gckpt_cache(x, wide ? 1 << 30 : 1 << 15), "%s", gckpt_error_text(graph));
-    const gckpt_pick pick = { gckpt_relu(x), 0 };
+    const gckpt_fetch_spec pick = { gckpt_relu(x), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .costs = costs, .fetch = &pick, .fetches = 1 };
     d.cost_count = gckpt_graph_size(graph);
     for (d.budget = 0; d.budget <= 1000; d.budget += 1000) {

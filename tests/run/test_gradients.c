@@ -105,7 +105,7 @@ static void test_golden(void)
             gckpt_feed f[2];
             float dx[ROWS * IN];
             graph(&m, rows);
-            gckpt_pick picks[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
+            gckpt_fetch_spec picks[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
             gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 3 };
             if (frozen)
                 gckpt_store_freeze(m.s, "*", 1);
@@ -144,7 +144,7 @@ static void test_golden_attention(void)
         m.term = (gckpt_term){ gckpt_mean_squared_error(m.h, m.y), 1, 0 };
         set(m.s, "w", 3, 0);
         gckpt_store_freeze(m.s, "*", 1);
-        gckpt_pick picks[2] = { { m.x, 1 }, { m.y, 1 } };
+        gckpt_fetch_spec picks[2] = { { m.x, 1 }, { m.y, 1 } };
         gckpt_plan_desc d = { .batch = 2, .fetch = picks, .fetches = 2 };
         plan(&m, &d, NULL);
         gckpt_feed f[2] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
@@ -193,7 +193,7 @@ static found train(const way *w)
     graph(&m, w->rows);
     if (w->frozen)
         gckpt_store_freeze(m.s, w->frozen == 1 ? "w?" : "*", 1);
-    gckpt_pick picks[PICKED] = { { m.x, 1 }, { m.k, 1 }, { m.h, 1 }, { m.h, 0 } };
+    gckpt_fetch_spec picks[PICKED] = { { m.x, 1 }, { m.k, 1 }, { m.h, 1 }, { m.h, 0 } };
     picks[4].tensor = gckpt_param(m.g, "w1", gckpt_shape2(IN, WIDE), (gckpt_init){ 0, 0, 0 });
     picks[5].tensor = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), (gckpt_init){ 0, 0, 0 });
     picks[4].gradient = picks[5].gradient = 1;
@@ -264,7 +264,7 @@ static void test_bits(int frozen, gckpt_precision precision)
             w.d.mode = modes[k];
             w.d.precision = precision;
             w.d.stage_parameters = k % 2;
-            w.x.debug = GCKPT_DEBUG_PAINT | (rows % 2 ? GCKPT_DEBUG_FINITE : GCKPT_DEBUG_RECOMPUTE);
+            w.x.debug = GCKPT_DEBUG_POISON | (rows % 2 ? GCKPT_DEBUG_FINITE : GCKPT_DEBUG_RECOMPUTE);
             SAME(&w, &want);
             w.file = precision == GCKPT_FP32;
             w.pieces = 1;
@@ -278,7 +278,7 @@ static void test_bits(int frozen, gckpt_precision precision)
         }
     classes m; /* every point of the frontier, the tightest first */
     graph(&m, 2);
-    gckpt_pick picks[2] = { { m.x, 1 }, { m.k, 1 } };
+    gckpt_fetch_spec picks[2] = { { m.x, 1 }, { m.k, 1 } };
     gckpt_plan_desc d = { .batch = ROWS, .precision = precision, .fetch = picks, .fetches = 2 };
     if (frozen)
         gckpt_store_freeze(m.s, frozen == 1 ? "w?" : "*", 1);
@@ -319,7 +319,7 @@ static void test_bits(int frozen, gckpt_precision precision)
     far_off.d.precision = precision;
     far_off.d.mode = GCKPT_OPTIMAL;
     far_off.d.offload_bytes = sizeof far;
-    far_off.d.offload_work = 1;
+    far_off.d.offload_cost = 1;
     far_off.x = (gckpt_exec_desc){ .offload = far_away, .reload = come_back, .user = far };
     SAME(&far_off, &want);
 }
@@ -345,7 +345,7 @@ static int test_differences(unsigned seed)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
     if (seed % 4 == 0)
         gckpt_store_freeze(net.s, "*", 1);
-    gckpt_pick pick = { net.x, 1 };
+    gckpt_fetch_spec pick = { net.x, 1 };
     gckpt_plan_desc d = { .batch = net.batch, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
@@ -391,7 +391,7 @@ static void test_attack(void)
     float dx[ROWS * IN];
     graph(&m, 4);
     gckpt_store_freeze(m.s, "*", 1);
-    gckpt_pick pick = { m.x, 1 };
+    gckpt_fetch_spec pick = { m.x, 1 };
     gckpt_plan_desc d = { .batch = ROWS, .fetch = &pick, .fetches = 1 };
     plan(&m, &d, NULL);
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, dx, ROWS * IN) == GCKPT_OK);
@@ -417,7 +417,7 @@ static void test_condition(gckpt_isa isa, int repeated)
     static const float y[2 * N] = { NAN, 2, 3, 4, 5, 6, INFINITY }, k[N] = { 1, 0, -0.0f, NAN, 0, 2, 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
-    gckpt_pick picks[3] = { { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(2, repeated ? 1 : N)), 1 },
+    gckpt_fetch_spec picks[3] = { { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(2, repeated ? 1 : N)), 1 },
                             { gckpt_input(graph, "y", GCKPT_F32, gckpt_shape2(2, N)), 1 },
                             { gckpt_constant(graph, "k", GCKPT_F32, gckpt_shape1(N), k), 1 } };
     gckpt_tensor *t = gckpt_where(picks[0].tensor, picks[0].tensor, picks[1].tensor);
@@ -455,7 +455,7 @@ static void test_penalty_and_coupling(void)
     gckpt_term critic = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
     gckpt_term outside = { gckpt_sum_loss(gckpt_mul(gckpt_mul(in, in), out)), 1, 0 };
     set(s, "w", 5, 0);
-    gckpt_pick pick = { in, 1 };
+    gckpt_fetch_spec pick = { in, 1 };
     gckpt_plan_desc d = { .batch = B, .fetch = &pick, .fetches = 1 };
     numbers(x, B * N, 7, 0);
     numbers(g, B * N, 3, 0);
@@ -485,7 +485,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     gckpt_instruction next;
     graph(&m, rows);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
-    gckpt_pick picks[5] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 }, { w2, 1 }, { m.k, 1 } };
+    gckpt_fetch_spec picks[5] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 }, { w2, 1 }, { m.k, 1 } };
     gckpt_plan_desc d = { .batch = in_backward ? 0 : ROWS, .fetch = picks, .fetches = 5,
                           .mode = GCKPT_STORE_ALL, .update_in_backward = in_backward };
     plan(&m, &d, NULL);
@@ -499,7 +499,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     int there[5] = { 0 }, seen[5] = { 0 }, first = gckpt_id(m.h) - 1; /* forward of h's layernorm */
     gckpt_result result = GCKPT_MORE;
     while (result == GCKPT_MORE) {
-        next = gckpt_next(m.e);
+        next = gckpt_next_instruction(m.e);
         result = gckpt_run_some(m.e, 1, &report);
         if (next.kind == GCKPT_FORWARD && next.id >= 0 && next.id < first) /* a micro-batch begins */
             there[0] = there[1] = there[2] = 0;
@@ -539,7 +539,7 @@ static void test_fetch_cancelled(void)
     gckpt_feed f[2];
     int at = -1;
     graph(&m, ROWS);
-    gckpt_pick picks[2] = { { m.h, 0 }, { m.x, 1 } };
+    gckpt_fetch_spec picks[2] = { { m.h, 0 }, { m.x, 1 } };
     gckpt_plan_desc d = { .fetch = picks, .fetches = 2, .mode = GCKPT_STORE_ALL };
     gckpt_exec_desc x = { .progress = cancel_at, .user = &at };
     plan(&m, &d, &x);
@@ -575,7 +575,7 @@ static void test_collect(void)
             gckpt_report report;
             const int64_t width[3] = { WIDE, WIDE, IN };
             graph(&m, rows);
-            gckpt_pick picks[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
+            gckpt_fetch_spec picks[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
             gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = how == 5 ? 1 : 3,
                                   .optimiser = GCKPT_SGD };
             d.mode = how == 5 ? GCKPT_INFERENCE : GCKPT_AUTO;
@@ -626,7 +626,7 @@ static void test_updates_in_backward(void)
         gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(1, 3), (gckpt_init){ 0, 0, 1 });
         gckpt_tensor *h = gckpt_sqrt(gckpt_mul(in, w1)), *y = gckpt_matmul(h, w2);
         gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids), 1, 0 };
-        gckpt_pick pick = { h, 0 };
+        gckpt_fetch_spec pick = { h, 0 };
         gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &pick, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, finite ? &x : NULL);
@@ -651,7 +651,7 @@ static void test_collect_mixed(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, IN)), *y = gckpt_permute(x, swap, 2);
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
-    gckpt_pick picks[2] = { { y, 0 }, { x, 1 } };
+    gckpt_fetch_spec picks[2] = { { y, 0 }, { x, 1 } };
     gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -671,7 +671,7 @@ static void test_collect_refusals(void)
     float to[ROWS * IN], value = 0;
     graph(&m, 2);
     gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
-    gckpt_pick picks[3] = { { m.x, 1 }, { m.k, 1 }, { w2, 1 } };
+    gckpt_fetch_spec picks[3] = { { m.x, 1 }, { m.k, 1 }, { w2, 1 } };
     gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 3 };
     plan(&m, &d, NULL);
     memset(to, 0, sizeof to);
@@ -719,7 +719,7 @@ static void test_changes_nothing(void)
             gckpt_tensor *w2 = gckpt_param(m.g, "w2", gckpt_shape2(WIDE, OUT), (gckpt_init){ 0, 0, 0 });
             gckpt_tensor *loss = gckpt_cross_entropy(gckpt_dropout(m.logits, 0.5f), m.y);
             m.term.loss = loss; /* the mask is that of the next step */
-            gckpt_pick pick = { w2, 1 };
+            gckpt_fetch_spec pick = { w2, 1 };
             gckpt_plan_desc d = { .batch = ROWS, .fetch = &pick, .fetches = 1, .optimiser = (gckpt_optimiser)optimiser };
             plan(&m, &d, NULL);
             feed(&m, 0, f);
@@ -759,7 +759,7 @@ static void test_gradients_refusals(void)
     gckpt_check check;
     static int32_t none[ROWS] = { -1, -1, -1, -1, -1, -1 };
     graph(&m, ROWS);
-    gckpt_pick pick = { m.x, 1 };
+    gckpt_fetch_spec pick = { m.x, 1 };
     gckpt_plan_desc d = { .fetch = &pick, .fetches = 1, .update_in_backward = 1 };
     CHECK(gckpt_gradients(NULL, f, 0, 1, NULL) == GCKPT_E_ARG);
     plan(&m, &d, NULL);

@@ -47,7 +47,7 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
         v = v && t ? gckpt_cache_window(v, m->length, m->kept[l]) : v;
         h = gckpt_add(h, gckpt_tanh(gckpt_attention_with(q, k, v ? v : k, &desc)));
     }
-    const gckpt_pick pick = { r.out = h, 0 };
+    const gckpt_fetch_spec pick = { r.out = h, 0 };
     gckpt_plan_desc d = *request;
     d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1;
     r.p = h ? gckpt_plan_new(r.g, NULL, 0, &d) : NULL;
@@ -171,7 +171,7 @@ static void try_model(unsigned seed)
         (void)below(2);
     const model m = drawn();
     const gckpt_plan_desc d = { .precision = chance(40) ? GCKPT_BF16 : GCKPT_FP32, .threads = between(1, 3) };
-    gckpt_exec_desc x = { .isa = (gckpt_isa)below(GCKPT_ISA_COUNT), .debug = chance(50) ? GCKPT_DEBUG_PAINT : 0 };
+    gckpt_exec_desc x = { .isa = (gckpt_isa)below(GCKPT_ISA_COUNT), .debug = chance(50) ? GCKPT_DEBUG_POISON : 0 };
     x.isa = gckpt_isa_available(x.isa) ? x.isa : GCKPT_ISA_AUTO;
     x.parallel_for = d.threads > 1 ? any_order : NULL;
     gckpt_store *s = gckpt_store_new(NULL);

@@ -86,12 +86,12 @@ static void make(net *m, const way *o, void *arena, size_t arena_size)
     gckpt_term terms[2] = { { gckpt_mean_squared_error(h, m->y), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(c, c)), 0.01f, 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .precision = o->precision,
-                          .own_state = o->optimiser == GCKPT_OWN_OPTIMISER, .stage_parameters = o->stage };
+                          .custom_state = o->optimiser == GCKPT_CUSTOM_OPTIMISER, .stage_parameters = o->stage };
     m->p = gckpt_plan_new(m->g, terms, 2, &d);
     CHECK_MSG(m->p != NULL, "%s", gckpt_error_text(m->g));
-    gckpt_exec_desc x = { .skip_nonfinite = o->skips, .own_optimiser = own, .user = &m->own_calls,
+    gckpt_exec_desc x = { .skip_nonfinite = o->skips, .custom_optimiser = own, .user = &m->own_calls,
                           .arena = o->shared ? arena : NULL, .arena_size = arena_size,
-                          .debug = o->shared ? GCKPT_DEBUG_PAINT : 0 };
+                          .debug = o->shared ? GCKPT_DEBUG_POISON : 0 };
     m->e = gckpt_exec_new(m->p, m->s, &x);
     CHECK_MSG(m->e != NULL, "%s", gckpt_error_text(m->s));
 }

@@ -50,7 +50,7 @@ static void graph(net *m, int64_t rows)
 
 static void plan(net *m, gckpt_plan_desc d, const gckpt_exec_desc *x)
 {
-    const gckpt_pick picks[2] = { { m->h, 0 }, { m->logits, 0 } };
+    const gckpt_fetch_spec picks[2] = { { m->h, 0 }, { m->logits, 0 } };
     d.batch = ROWS;
     d.fetch = picks;
     d.fetches = 2;
@@ -230,16 +230,16 @@ static double tick(void *user) { return ++*(double *)user; }
 
 typedef struct {
     double clock;
-    gckpt_spent spent[64];
+    gckpt_profile_entry spent[64];
     gckpt_profile p;
 } profile;
 
 static gckpt_profile *opened(profile *t, const net *m)
 {
     memset(t, 0, sizeof *t);
-    t->p.seconds = tick;
+    t->p.clock = tick;
     t->p.user = &t->clock;
-    t->p.spent = t->spent;
+    t->p.entries = t->spent;
     t->p.count = gckpt_plan_length(m->p);
     CHECK(t->p.count <= 64);
     return &t->p;
@@ -273,14 +273,14 @@ static void test_profile(gckpt_mode mode, int64_t micro)
     gckpt_instruction in;
     gckpt_usage u;
     for (int i = 0; gckpt_plan_get(m.p, i, &in) == GCKPT_OK; i++) {
-        const gckpt_spent *s = &t.spent[i];
+        const gckpt_profile_entry *s = &t.spent[i];
         const char *op = gckpt_plan_op(m.p, in.id), *name = gckpt_plan_name(m.p, in.id);
         gckpt_plan_usage(m.p, i, &u);
         const int64_t runs = u.once && !inference ? 2 : 2 * ROWS / micro;
         CHECK_MSG(s->runs == runs && s->seconds == (double)runs, "%s %d: %d runs, %g s", op, i,
                   (int)s->runs, s->seconds);
         spent += s->seconds;
-        again += u.again;
+        again += u.recompute;
         CHECK((in.kind <= GCKPT_BACKWARD) == (s->flops > 0 && s->bytes > 0));
         const uint64_t B = (uint64_t)micro, product = 2 * B * IN * WIDE;
         if (!strcmp(op, "linear") && in.id < gckpt_id(m.h)) { /* x wants no gradient */
@@ -294,7 +294,7 @@ static void test_profile(gckpt_mode mode, int64_t micro)
         if (!strcmp(name, "h") && in.kind == GCKPT_FORWARD)
             CHECK(s->bytes == 4 * 2 * B * WIDE);
     }
-    CHECK(p->all == spent + 4);
+    CHECK(p->total_seconds == spent + 4);
     CHECK((again > 0) == (mode == GCKPT_MEMORY_POOR));
     drop(&m);
     drop(&plain);
@@ -341,15 +341,15 @@ static void test_profile_refused(void)
     p->count--;
     CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "gckpt_plan_length"));
-    opened(&t, &m)->seconds = NULL;
+    opened(&t, &m)->clock = NULL;
     CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG);
-    opened(&t, &m)->spent = NULL;
+    opened(&t, &m)->entries = NULL;
     CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG);
     opened(&t, &m);
     CHECK(gckpt_profile_step(m.e, f, n, ROWS, NULL, p) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(m.e), "this plan trains"));
     CHECK(gckpt_profile_step(m.e, f, n - 1, ROWS, &hyper, p) == GCKPT_E_ARG);
-    CHECK(p->steps == 0 && p->all == 0 && t.spent[0].runs == 0);
+    CHECK(p->steps == 0 && p->total_seconds == 0 && t.spent[0].runs == 0);
     CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_OK && p->steps == 1);
     drop(&m);
 }

@@ -22,9 +22,9 @@ static gckpt_result made_shape(gckpt_call *call)
 {
     const made *a = (const made *)call->attributes;
     call->shape = gckpt_shape2(call->in[0].shape.d[0], a->out > 0 ? a->out : 1);
-    call->aux_bytes = (size_t)a->aux * UNIT;
-    call->work_forward = (size_t)a->work_forward * UNIT;
-    call->work_backward = (size_t)a->work_backward * UNIT;
+    call->saved_bytes = (size_t)a->aux * UNIT;
+    call->workspace_forward = (size_t)a->work_forward * UNIT;
+    call->workspace_backward = (size_t)a->work_backward * UNIT;
     return GCKPT_OK;
 }
 static inline void made_kernel(const gckpt_call *call) { (void)call; }
@@ -140,7 +140,7 @@ static inline void made_finish(void)
             mask |= m.needs[i][o->inputs], o->active = 1;
         o->needs_in = mask & 0xff;
         o->needs_out = (mask & GCKPT_OUT) != 0;
-        o->needs_aux = (mask & GCKPT_AUX) != 0;
+        o->needs_aux = (mask & GCKPT_SAVED) != 0;
     }
     for (int i = m.o.n; i-- > 0;) {
         int q = m.param_of[i];
@@ -172,7 +172,7 @@ static inline void random_chain(int stages, int any)
         for (int k = 0; k < 2; k++) {
             needs[k] = any && chance(40) ? 0 : GCKPT_IN(0);
             needs[k] |= any && chance(40) ? 0 : GCKPT_OUT;
-            needs[k] |= any && chance(30) ? 0 : GCKPT_AUX;
+            needs[k] |= any && chance(30) ? 0 : GCKPT_SAVED;
         }
         const int param = i == 0 ? made_param(between(1, 4)) : -1;
         const gckpt_cost cost = made_costs(5, 8);
@@ -180,7 +180,7 @@ static inline void random_chain(int stages, int any)
     }
     made loss = { 0 };
     loss.aux = any ? between(0, 2) : 0;
-    unsigned needs[1] = { any ? GCKPT_IN(0) | GCKPT_AUX : 0 };
+    unsigned needs[1] = { any ? GCKPT_IN(0) | GCKPT_SAVED : 0 };
     const gckpt_cost cost = { (uint64_t)any, (uint64_t)any };
     made_op(&last, 1, -1, &loss, needs, 1, cost);
     made_finish();
@@ -219,7 +219,7 @@ static inline void random_graph(int ops)
         for (int k = 0; k <= inputs; k++) {
             needs[k] = chance(50) ? GCKPT_IN(below(inputs)) : 0;
             needs[k] |= chance(30) ? GCKPT_OUT : 0;
-            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            needs[k] |= chance(40) ? GCKPT_SAVED : 0;
             needs[k] |= chance(20) ? GCKPT_IN(below(inputs)) : 0;
         }
         made a = made_sizes(4, 60, 4, 2);
@@ -250,7 +250,7 @@ static inline void skipping_chain(int n, unsigned skips, int most, int segments)
         for (int k = 0; k < reads && !loss; k++) {
             needs[k] = chance(60) ? GCKPT_IN(below(reads)) : 0;
             needs[k] |= chance(40) ? GCKPT_OUT : 0;
-            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            needs[k] |= chance(40) ? GCKPT_SAVED : 0;
         }
         if (i == 0)
             needs[1] &= ~(unsigned)GCKPT_IN(1);
@@ -293,11 +293,11 @@ static inline void large_graph(int ops, int chain, int most)
         for (int k = 0; k <= inputs; k++) {
             needs[k] = chance(50) ? GCKPT_IN(below(inputs)) : 0;
             needs[k] |= chance(30) ? GCKPT_OUT : 0;
-            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            needs[k] |= chance(40) ? GCKPT_SAVED : 0;
         }
         made a = made_sizes(most, 50, most, most / 2);
         if (m.terms < losses - 1 && i > 1 && chance(10)) {
-            needs[0] = GCKPT_IN(0) | GCKPT_AUX;
+            needs[0] = GCKPT_IN(0) | GCKPT_SAVED;
             made_op(&last, 1, -1, &a, needs, 1, made_costs(50, 80));
             i++;
         }
@@ -311,7 +311,7 @@ static inline void large_graph(int ops, int chain, int most)
         gckpt_segment_end(m.g);
     made loss = { 0 };
     loss.aux = chance(50) ? between(1, most) : 0;
-    unsigned needs[1] = { GCKPT_IN(0) | GCKPT_AUX };
+    unsigned needs[1] = { GCKPT_IN(0) | GCKPT_SAVED };
     const gckpt_cost cost = { 1, 1 };
     made_op(&last, 1, -1, &loss, needs, 1, cost);
     made_finish();
@@ -347,12 +347,12 @@ static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
         if (!loss && chance(50)) {
             a.flags = chance(20) && count < 3 ? GCKPT_SIDE_EFFECT
                       : chance(50)            ? GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD
-                                              : GCKPT_PASSES(0) | GCKPT_INPLACE(0);
+                                              : GCKPT_PASSES_GRAD(0) | GCKPT_INPLACE(0);
         }
         for (int k = 0; k < count; k++) {
             needs[k] = chance(60) ? GCKPT_IN(below(count)) : 0;
             needs[k] |= chance(40) && !loss ? GCKPT_OUT : 0;
-            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            needs[k] |= chance(40) ? GCKPT_SAVED : 0;
         }
         a.out *= scale, a.aux *= scale, a.work_forward *= scale, a.work_backward *= scale;
         if (a.flags & GCKPT_INPLACE(0) && before >= 0)
@@ -416,7 +416,7 @@ static inline void made_shape_of(int ops, int64_t which, int drawn)
         } else if (!loss) {
             needs[0] = kind == MADE_READS_INPUT    ? GCKPT_IN(0)
                        : kind == MADE_READS_OUTPUT ? GCKPT_OUT
-                       : kind == MADE_LAYER        ? GCKPT_AUX
+                       : kind == MADE_LAYER        ? GCKPT_SAVED
                                                    : 0;
         }
         if (param >= 0)

@@ -109,10 +109,10 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
     call.plain = p->made_for != 0;
     for (int i = 0; i < node->inputs; i++)
         call.in[i].shape = gckpti_planned_shape(p, &p->nodes[node->in[i]]);
-    if (node->op->shape(&call) != GCKPT_OK || call.aux_bytes != node->aux_bytes)
+    if (node->op->shape(&call) != GCKPT_OK || call.saved_bytes != node->aux_bytes)
         return (size_t)-1;
     if (ins->kind == GCKPT_FORWARD)
-        return call.work_forward;
+        return call.workspace_forward;
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &p->nodes[node->in[i]];
         int over_rows = q->batchless && !node->batchless;
@@ -123,7 +123,7 @@ static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
         if (over_rows ? !p->looped : n != (size_t)gckpti_planned_elements(p, node))
             low = (low + 63) / 64 * 64 + 4 * n;
     }
-    own = call.work_backward;
+    own = call.workspace_backward;
     return own ? (low + 63) / 64 * 64 + own : low;
 }
 
@@ -171,8 +171,8 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
                          gckpt_plan_bytes(p),
                          budget,
                          gckpt_plan_proven_bytes(p),
-                         gckpt_plan_work(p),
-                         gckpt_plan_proven_work(p),
+                         gckpt_plan_cost(p),
+                         gckpt_plan_proven_cost(p),
                          searched,
                          gckpt_plan_gap(p) < 0.001,
                          gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) };
@@ -192,7 +192,7 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
                             : NULL;
         promise(PROMISE_SAVED,
                 q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
-                    gckpt_plan_bytes(q) == now.bytes && gckpt_plan_work(q) == now.work,
+                    gckpt_plan_bytes(q) == now.bytes && gckpt_plan_cost(q) == now.work,
                 "%s, %s: %s", asking.who, what, gckpt_error_text(asking.g));
         gckpt_plan_free(q);
         free(f.bytes);
@@ -235,11 +235,11 @@ static inline void promise_modes(void)
     promise_mode(GCKPT_MEMORY_POOR, "memory-poor");
     promise_take(promise_ask(GCKPT_OPTIMAL, 0), "optimal without a budget", 0, 1);
     promise_take(promise_ask(GCKPT_AUTO, 0), "auto without a budget", 0, 0);
-    if (asking.d.group) {
-        const int group = asking.d.group;
-        asking.d.group = 0;
+    if (asking.d.segment_size) {
+        const int group = asking.d.segment_size;
+        asking.d.segment_size = 0;
         promise_mode(GCKPT_SQRT, "sqrt, any group");
-        asking.d.group = group;
+        asking.d.segment_size = group;
     }
     if (asking.d.fetches || asking.d.stage_parameters || (asking.of_net && net.packed))
         return; /* such forwards are not in the plain plan that the list is made of */
@@ -302,15 +302,15 @@ static inline gckpt_frontier *promise_frontier(void)
         return f;
     for (int i = 0; i < n; i++) {
         CHECK(gckpt_frontier_get(f, i, &now) == GCKPT_OK);
-        promise(PROMISE_MORE, i == 0 || (now.bytes > last.bytes && now.work < last.work),
+        promise(PROMISE_MORE, i == 0 || (now.bytes > last.bytes && now.cost < last.cost),
                 "%s: point %d: work %lu in %lu bytes, after %lu in %lu", asking.who, i,
-                (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)last.work,
+                (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)last.cost,
                 (unsigned long)last.bytes);
         promise(PROMISE_PROVEN,
-                now.proven_work <= now.work && (i == 0 || now.proven_work <= last.proven_work) &&
+                now.proven_cost <= now.cost && (i == 0 || now.proven_cost <= last.proven_cost) &&
                     gckpt_frontier_proven_bytes(f) <= now.bytes,
-                "%s: point %d: work %lu, proven %lu", asking.who, i, (unsigned long)now.work,
-                (unsigned long)now.proven_work);
+                "%s: point %d: work %lu, proven %lu", asking.who, i, (unsigned long)now.cost,
+                (unsigned long)now.proven_cost);
         promise(PROMISE_POINTS,
                 gckpt_frontier_find(f, now.bytes) == i &&
                     gckpt_frontier_find(f, now.bytes - 1) == i - 1,
@@ -321,14 +321,14 @@ static inline gckpt_frontier *promise_frontier(void)
         if (!promise_take(gckpt_frontier_plan(f, now.bytes), "a point", now.bytes, 1))
             continue;
         const promise_plan *p = promise_last();
-        promise(PROMISE_POINTS, p->bytes == now.bytes && p->work == now.work,
+        promise(PROMISE_POINTS, p->bytes == now.bytes && p->work == now.cost,
                 "%s: point %d has work %lu in %lu bytes, its plan %lu in %lu", asking.who, i,
-                (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)p->work,
+                (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)p->work,
                 (unsigned long)p->bytes);
         promise(PROMISE_PROVEN,
-                p->proven == now.proven_work && p->proven_bytes == gckpt_frontier_proven_bytes(f),
+                p->proven == now.proven_cost && p->proven_bytes == gckpt_frontier_proven_bytes(f),
                 "%s: point %d: proven %lu, its plan says %lu", asking.who, i,
-                (unsigned long)now.proven_work, (unsigned long)p->proven);
+                (unsigned long)now.proven_cost, (unsigned long)p->proven);
     }
     for (int i = 0; i < asking.plans; i++) {
         const promise_plan *q = &asking.plan[i];
@@ -336,10 +336,10 @@ static inline gckpt_frontier *promise_frontier(void)
             gckpt_frontier_get(f, gckpt_frontier_find(f, q->bytes), &now) != GCKPT_OK)
             continue;
         promise(PROMISE_RIVALS,
-                now.work <= q->work || (now.work - q->work < asking.step / 1000 &&
-                                        now.work - now.proven_work < asking.step / 1000),
+                now.cost <= q->work || (now.cost - q->work < asking.step / 1000 &&
+                                        now.cost - now.proven_cost < asking.step / 1000),
                 "%s: %s has work %lu in %lu bytes, the frontier %lu", asking.who, q->what,
-                (unsigned long)q->work, (unsigned long)q->bytes, (unsigned long)now.work);
+                (unsigned long)q->work, (unsigned long)q->bytes, (unsigned long)now.cost);
     }
     gckpt_frontier_get(f, 0, &now);
     promise(PROMISE_LEAST, now.bytes == asking.least,
@@ -386,15 +386,15 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
         promise(PROMISE_POINTS,
                 gckpt_frontier_get(f, gckpt_frontier_find(f, budget), &at) == GCKPT_OK,
                 "%s: the frontier has nothing for %lu bytes", asking.who, (unsigned long)budget)) {
-        promise(PROMISE_NO_WORSE, p.work <= at.work,
+        promise(PROMISE_NO_WORSE, p.work <= at.cost,
                 "%s: %lu bytes: work %lu, the frontier's point of %lu has %lu", asking.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)at.bytes,
-                (unsigned long)at.work);
+                (unsigned long)at.cost);
         promise(PROMISE_NO_GAP,
-                p.work + asking.step / 1000 >= at.work || !gckpt_frontier_complete(f),
+                p.work + asking.step / 1000 >= at.cost || !gckpt_frontier_complete(f),
                 "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", asking.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)p.bytes,
-                (unsigned long)at.work, (unsigned long)at.bytes);
+                (unsigned long)at.cost, (unsigned long)at.bytes);
     }
     if (chance(30) && promise_take(promise_ask(GCKPT_AUTO, budget), "auto", budget, 1))
         promise(PROMISE_AUTO, promise_last()->work <= p.work,
@@ -412,10 +412,10 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
             "%s: the least is %lu bytes, %lu without slower memory", asking.who,
             (unsigned long)asking.least, (unsigned long)asking.g->least);
     promise(PROMISE_SLOWER,
-            !p || (with->work <= gckpt_plan_work(p) && with->proven <= gckpt_plan_proven_work(p)),
+            !p || (with->work <= gckpt_plan_cost(p) && with->proven <= gckpt_plan_proven_cost(p)),
             "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", asking.who,
             (unsigned long)budget, (unsigned long)with->work, (unsigned long)with->proven,
-            (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_proven_work(p));
+            (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p));
     gckpt_plan_free(p);
     asking.d.offload_bytes = bytes;
 }
@@ -557,7 +557,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE,
-                          .own_optimiser = net_update,
+                          .custom_optimiser = net_update,
                           .backend = asking.d.backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     promise_run run = { 0, { 0, 0 }, 0 };
@@ -574,7 +574,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     run.hash = gckpt_store_hash(net.s);
     run.measured = gckpt_bytes_measured(e);
     /* where a leaf has fewer rows than a micro-batch may have, none is full */
-    const int64_t leaves = asking.d.leaves ? asking.d.leaves : 1;
+    const int64_t leaves = asking.d.virtual_ranks ? asking.d.virtual_ranks : 1;
     if ((net.batch + leaves - 1) / leaves >= net.rows)
         promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p),
                 "%s, %s: %lu bytes, %lu touched", asking.who, what,
@@ -648,12 +648,12 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             d.batch = net.batch;
             d.update_in_backward = rule;
             d.budget = budget;
-            gckpt_plan *p = net.mixes && (rows < net.batch || d.leaves > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
+            gckpt_plan *p = net.mixes && (rows < net.batch || d.virtual_ranks > 1) ? NULL : gckpt_plan_new(g, terms, n, &d);
             if (p && p->bands)
                 net_meet("runs in bands");
-            if (p && (gckpt_plan_step_work(p) < best ||
-                      (gckpt_plan_step_work(p) == best && gckpt_plan_bytes(p) < *bytes))) {
-                best = gckpt_plan_step_work(p);
+            if (p && (gckpt_plan_step_cost(p) < best ||
+                      (gckpt_plan_step_cost(p) == best && gckpt_plan_bytes(p) < *bytes))) {
+                best = gckpt_plan_step_cost(p);
                 *bytes = gckpt_plan_bytes(p);
             }
             if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->least < *least)
@@ -676,7 +676,7 @@ static inline void promise_fit(unsigned seed, int way)
     d.fetches = d.cost_count = 0;
     d.fetch = NULL;
     d.costs = NULL;
-    d.update_in_backward = d.leaves > 1 ? 0 : (int)below(3);
+    d.update_in_backward = d.virtual_ranks > 1 ? 0 : (int)below(3);
     /* the net's own graph is in the way of its parameters no more than any other */
     gckpt_graph *own = net.g;
     net_of = net.s;
@@ -703,10 +703,10 @@ static inline void promise_fit(unsigned seed, int way)
             if (p)
                 net_planned(&d), net_meet("gckpt_fit");
             promise(PROMISE_FIT,
-                    p && (gckpt_plan_step_work(p) < work ||
-                          (gckpt_plan_step_work(p) == work && gckpt_plan_bytes(p) <= bytes)),
+                    p && (gckpt_plan_step_cost(p) < work ||
+                          (gckpt_plan_step_cost(p) == work && gckpt_plan_bytes(p) <= bytes)),
                     "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", asking.who,
-                    (unsigned long)d.budget, (unsigned long)gckpt_plan_step_work(p),
+                    (unsigned long)d.budget, (unsigned long)gckpt_plan_step_cost(p),
                     (unsigned long)gckpt_plan_bytes(p), (unsigned long)work, (unsigned long)bytes,
                     gckpt_error_text(net_of));
             gckpt_plan_free(p);

@@ -19,7 +19,7 @@ static struct {
     const gckpt_term *term;
     int terms;
     gckpt_plan_desc d;
-    gckpt_pick pick[PICKS];
+    gckpt_fetch_spec pick[PICKS];
     gckpti_planner p;
     gckpti_allocator memory;
     gckpti_scratch scratch;
@@ -188,12 +188,12 @@ static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
 
 static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
 {
-    CHECK_MSG(p && gckpt_plan_proven_work(p) <= gckpt_plan_work(p) &&
+    CHECK_MSG(p && gckpt_plan_proven_cost(p) <= gckpt_plan_cost(p) &&
                   gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p) &&
-                  gckpt_plan_proven_work(p) >= p->least_work && gckpt_plan_gap(p) >= 0 &&
+                  gckpt_plan_proven_cost(p) >= p->least_work && gckpt_plan_gap(p) >= 0 &&
                   gckpt_plan_gap(p) <= gckpt_plan_overhead(p),
               "%s, seed %u, cases %x: work %lu, proven %lu; %lu bytes, proven %lu: %s", what, seed,
-              cases, (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_proven_work(p),
+              cases, (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_proven_cost(p),
               (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_proven_bytes(p),
               p ? "" : gckpt_error_text(ask.g));
 }
@@ -208,17 +208,17 @@ static gckpt_frontier *check_frontier(unsigned seed)
     CHECK_MSG(n > 0, "seed %u: %s", seed, gckpt_error_text(ask.g));
     for (int i = 0; i < n; i++) {
         gckpt_frontier_get(f, i, &now);
-        CHECK_MSG(now.proven_work <= now.work && now.proven_work <= last &&
+        CHECK_MSG(now.proven_cost <= now.cost && now.proven_cost <= last &&
                       now.bytes >= gckpt_frontier_proven_bytes(f),
                   "seed %u, cases %x: point %d of %d: work %lu, proven %lu", seed, cases, i, n,
-                  (unsigned long)now.work, (unsigned long)now.proven_work);
-        last = now.proven_work;
+                  (unsigned long)now.cost, (unsigned long)now.proven_cost);
+        last = now.proven_cost;
         gckpt_plan *p = gckpt_frontier_plan(f, now.bytes);
-        CHECK(p && gckpt_plan_proven_work(p) == now.proven_work &&
+        CHECK(p && gckpt_plan_proven_cost(p) == now.proven_cost &&
               gckpt_plan_proven_bytes(p) == gckpt_frontier_proven_bytes(f));
         gckpt_plan_free(p);
     }
-    CHECK_MSG(cases >> RECOMPUTED & 1 || now.proven_work == now.work,
+    CHECK_MSG(cases >> RECOMPUTED & 1 || now.proven_cost == now.cost,
               "seed %u: store-all is not proven", seed);
     return f;
 }
@@ -267,7 +267,7 @@ static int random_picks(int gradients)
     int n = 0;
     gckpt_plan_desc saved = ask.d;
     for (int tries = 0; tries < 20 && n < PICKS; tries++) {
-        ask.pick[n] = (gckpt_pick){ ask.g->tensors[below((int64_t)ask.g->count)], gradients };
+        ask.pick[n] = (gckpt_fetch_spec){ ask.g->tensors[below((int64_t)ask.g->count)], gradients };
         ask.d.fetch = &ask.pick[n];
         ask.d.fetches = 1;
         gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
@@ -308,7 +308,7 @@ static void take_request(void)
     cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
     cases |= d->stage_parameters ? 1u << STAGED : 0;
     cases |= d->alignment == 4 ? 1u << FINE : d->alignment >= 256 ? 1u << COARSE : 0;
-    cases |= d->leaves > 1 ? 1u << LEAVES : 0;
+    cases |= d->virtual_ranks > 1 ? 1u << LEAVES : 0;
     cases |= d->offload_bytes ? 1u << OFFLOADED : 0;
     cases |= net.packed ? 1u << PACKED : 0;
     cases |= ask.terms > 1 ? 1u << LOSSES : 0;
@@ -356,7 +356,7 @@ static void test_real(unsigned first, long count)
         ask.d.batch = ask.d.update_in_backward = 0;
         gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
         check_plan(p, "inference", seed);
-        CHECK(gckpt_plan_gap(p) <= 0 && gckpt_plan_proven_work(p) == gckpt_plan_work(p));
+        CHECK(gckpt_plan_gap(p) <= 0 && gckpt_plan_proven_cost(p) == gckpt_plan_cost(p));
         gckpt_plan_free(p);
         destroy();
     }
@@ -579,7 +579,7 @@ static void test_long(void)
     ask.d.batch = 4; /* or gradients pile up, and instants are late */
     cases = 0;
     for (int group = 1; group < 400; group *= 3) {
-        ask.d.group = group;
+        ask.d.segment_size = group;
         gckpt_plan *p = plan_mode(GCKPT_SQRT, 0);
         check_plan(p, "long chain", (unsigned)group);
         gckpt_plan_free(p);
@@ -621,7 +621,7 @@ int main(int argc, char **argv)
     long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_tries(100);
     long extra = 0;
     net_wants = NET_MIXING | NET_ALONE;
-    CHECK(!gckpt_plan_proven_work(NULL) && !gckpt_plan_proven_bytes(NULL) &&
+    CHECK(!gckpt_plan_proven_cost(NULL) && !gckpt_plan_proven_bytes(NULL) &&
           !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_gap(NULL) <= 0);
     test_chain();
     test_long();

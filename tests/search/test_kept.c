@@ -32,7 +32,7 @@ static void build(unsigned i)
     }
     m.d.as_built = 0;
     if (i % 3 == 2)
-        m.d.offload_bytes = 2000, m.d.offload_work = 3;
+        m.d.offload_bytes = 2000, m.d.offload_cost = 3;
 }
 
 static uint64_t work_in(size_t budget)
@@ -40,7 +40,7 @@ static uint64_t work_in(size_t budget)
     gckpt_plan_desc d = m.d;
     d.budget = budget;
     gckpt_plan *p = gckpt_plan_new(m.g, m.term, 1, &d);
-    const uint64_t work = gckpt_plan_work(p);
+    const uint64_t work = gckpt_plan_cost(p);
     CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "%s", gckpt_error_text(m.g));
     gckpt_plan_free(p);
     return work;
@@ -59,8 +59,8 @@ int main(int argc, char **argv)
         gckpt_plan *all = gckpt_plan_new(m.g, m.term, 1, &d);
         gckpt_frontier *f = gckpt_frontier_new(m.g, m.term, 1, &m.d);
         CHECK_MSG(gckpt_frontier_get(f, 0, &least) == GCKPT_OK, "%s", gckpt_error_text(m.g));
-        CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most) == GCKPT_OK && most.work <= gckpt_plan_work(all));
-        const double step = (double)gckpt_plan_work(all);
+        CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most) == GCKPT_OK && most.cost <= gckpt_plan_cost(all));
+        const double step = (double)gckpt_plan_cost(all);
         const size_t range = gckpt_plan_bytes(all) - least.bytes;
         found now = { least.bytes, 0 };
         for (size_t k = 0; k < BUDGETS && all && f; k++)

@@ -123,31 +123,31 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
     int i = gckpt_frontier_find(front.f, budget);
     CHECK(gckpt_frontier_get(front.f, i, &at) == GCKPT_OK);
     if (check_plan(p, "budget", seed)) {
-        bound = gckpt_plan_bound(p);
+        bound = gckpt_plan_peak(p);
         CHECK_MSG(gckpt_plan_bytes(p) <= budget && gckpt_plan_bytes(p) == at.bytes,
                   "seed %u: %lu bytes in a budget of %lu; the frontier has %lu", seed,
                   (unsigned long)gckpt_plan_bytes(p), (unsigned long)budget,
                   (unsigned long)at.bytes);
-        CHECK_MSG(gckpt_plan_work(p) == work_at(front.at, front.n, budget) &&
-                      at.work == gckpt_plan_work(p) &&
+        CHECK_MSG(gckpt_plan_cost(p) == work_at(front.at, front.n, budget) &&
+                      at.cost == gckpt_plan_cost(p) &&
                       at.recompute - gckpt_plan_recompute(p) < 1e-9 &&
                       gckpt_plan_recompute(p) - at.recompute < 1e-9 &&
                       at.overhead - gckpt_plan_overhead(p) < 1e-9 &&
                       gckpt_plan_overhead(p) - at.overhead < 1e-9,
                   "seed %u: budget %lu: work %lu; the frontier has %lu", seed,
-                  (unsigned long)budget, (unsigned long)gckpt_plan_work(p), (unsigned long)at.work);
+                  (unsigned long)budget, (unsigned long)gckpt_plan_cost(p), (unsigned long)at.cost);
     }
     if (p && whole) {
         /* between points of larger graphs it may be better alone */
         const int same = ask.g->count <= GCKPTI_LITTLE || budget == at.bytes;
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
-            q && gckpt_plan_work(p) >= gckpt_plan_work(q) &&
-                (gckpt_plan_work(p) == gckpt_plan_work(q) || !same) &&
+            q && gckpt_plan_cost(p) >= gckpt_plan_cost(q) &&
+                (gckpt_plan_cost(p) == gckpt_plan_cost(q) || !same) &&
                 gckpt_plan_bytes(q) <= budget,
             "seed %u, budget %lu: %lu work in %lu bytes from the frontier, %lu in %lu without",
-            seed, (unsigned long)budget, (unsigned long)gckpt_plan_work(p),
-            (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_work(q),
+            seed, (unsigned long)budget, (unsigned long)gckpt_plan_cost(p),
+            (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_cost(q),
             (unsigned long)gckpt_plan_bytes(q));
         check_plan(q, "budget without a frontier", seed);
     }
@@ -169,23 +169,23 @@ static void find_frontier(unsigned seed)
     front.n = n < POINTS ? n : POINTS;
     for (int i = 0; i < front.n; i++) {
         CHECK(gckpt_frontier_get(front.f, i, &now) == GCKPT_OK);
-        CHECK_MSG(now.bytes > last.bytes && (i == 0 || now.work < last.work),
+        CHECK_MSG(now.bytes > last.bytes && (i == 0 || now.cost < last.cost),
                   "seed %u: point %d: work %lu in %lu bytes, after %lu in %lu", seed, i,
-                  (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)last.work,
+                  (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)last.cost,
                   (unsigned long)last.bytes);
         front.at[front.n - 1 - i].bytes = now.bytes;
-        front.at[front.n - 1 - i].work = now.work;
+        front.at[front.n - 1 - i].work = now.cost;
         last = now;
     }
     front.most = gckpt_plan_bytes(p);
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
     /* where gckpt_recompute pins what need not run before the first backward, store-all computes it
      * twice: a point may do so once, in more bytes */
-    CHECK_MSG(last.work < gckpt_plan_work(p) ||
-                  (last.work == gckpt_plan_work(p) && last.bytes <= front.most),
+    CHECK_MSG(last.cost < gckpt_plan_cost(p) ||
+                  (last.cost == gckpt_plan_cost(p) && last.bytes <= front.most),
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
-              (unsigned long)last.work, (unsigned long)last.bytes,
-              (unsigned long)gckpt_plan_work(p), (unsigned long)front.most);
+              (unsigned long)last.cost, (unsigned long)last.bytes,
+              (unsigned long)gckpt_plan_cost(p), (unsigned long)front.most);
     gckpt_plan_free(p);
     p = gckpt_frontier_plan(front.f, front.least - 1);
     CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
@@ -285,15 +285,15 @@ static void compare(score *s, unsigned seed)
         oracle_exhaustive(&m.o, bytes / UNIT, NULL, steps, &length);
         gckpt_plan *p = plan_steps(steps, length);
         check_plan(p, "schedule", seed);
-        CHECK_MSG(p && gckpt_plan_work(p) == want && gckpt_plan_bound(p) <= bytes,
+        CHECK_MSG(p && gckpt_plan_cost(p) == want && gckpt_plan_peak(p) <= bytes,
                   "seed %u: the optimal schedule for %lu has work %lu, not %lu; bound %lu", seed,
-                  (unsigned long)bytes, (unsigned long)gckpt_plan_work(p), (unsigned long)want,
-                  (unsigned long)gckpt_plan_bound(p));
+                  (unsigned long)bytes, (unsigned long)gckpt_plan_cost(p), (unsigned long)want,
+                  (unsigned long)gckpt_plan_peak(p));
         int fits = gckpt_plan_arena(p) <= bytes ? 2 : fits_at_all(p, bytes);
         *(fits == 2 ? &s->search : fits ? &s->layout : &s->impossible) += 1;
         if (told)
             CHECK(fits_at_all(p, gckpt_plan_arena(p)) &&
-                  fits_at_all(p, gckpt_plan_bound(p) - UNIT) <= 0);
+                  fits_at_all(p, gckpt_plan_peak(p) - UNIT) <= 0);
         if (told)
             printf("%s, seed %u: %lu bytes: work %ld, least %lu in an arena of %lu\n", s->name,
                    seed, (unsigned long)bytes, got == ORACLE_NEVER ? -1 : (long)got,
@@ -390,11 +390,11 @@ static void uniform_chain(int n)
     int last = -1;
     made_start();
     for (int i = 0; i < n - 1; i++) {
-        const made a = { .out = 4 };
+        const synth_attributes a = { .out = 4 };
         const gckpt_cost unit = { 1, 1 };
         last = made_op(&last, 1, i == 0 ? made_param(4) : -1, &a, needs, 0, unit);
     }
-    const made loss = { .work_backward = 4 };
+    const synth_attributes loss = { .workspace_backward = 4 };
     const gckpt_cost cost = { 0, 1 };
     made_op(&last, 1, -1, &loss, needs, 1, cost);
     made_finish();
@@ -416,10 +416,10 @@ static void test_revolve(int most)
                 CHECK(oracle_exhaustive(&m.o, (uint64_t)(s + 2) * 4, NULL, NULL, NULL) == want);
             CHECK_MSG(work >= want, "%d steps, %d checkpoints: below Revolve", n, s);
             gckpt_plan *p = gckpt_frontier_plan(front.f, (size_t)bytes);
-            CHECK_MSG(gckpt_plan_proven_work(p) <= want,
+            CHECK_MSG(gckpt_plan_proven_cost(p) <= want,
                       "%d steps, %d checkpoints: %lu is proven, Revolve has %lu", n, s,
-                      (unsigned long)gckpt_plan_proven_work(p), (unsigned long)want);
-            proven += p && gckpt_plan_proven_work(p) == want;
+                      (unsigned long)gckpt_plan_proven_cost(p), (unsigned long)want);
+            proven += p && gckpt_plan_proven_cost(p) == want;
             gckpt_plan_free(p);
             if (work != ORACLE_NEVER)
                 check_budget((size_t)bytes, chance(10), (unsigned)n);
@@ -454,10 +454,10 @@ static void take_setup(int setup)
     int ranks = setups[setup].ranks;
     gckpt_shard shard = setup < 3 ? GCKPT_SHARD_NONE : (gckpt_shard)below(4);
     CHECK(gckpt_store_ranks(ask.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
-    ask.d.leaves = setups[setup].leaves;
+    ask.d.virtual_ranks = setups[setup].leaves;
     ask.d.batch = rows * setups[setup].leaves * setups[setup].times;
     ask.d.batch -= setup > 1 && ask.d.batch > rows && chance(50);
-    ask.d.link_work = (uint64_t)below(1000000);
+    ask.d.link_cost = (uint64_t)below(1000000);
 }
 
 /* ---- what holds for every graph ---- */
@@ -468,10 +468,10 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
 {
     uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
     rivals++;
-    worse += work > gckpt_plan_work(rival);
-    CHECK_MSG(work <= gckpt_plan_work(rival),
+    worse += work > gckpt_plan_cost(rival);
+    CHECK_MSG(work <= gckpt_plan_cost(rival),
               "seed %u: %s does %lu work in %lu bytes, the frontier %ld", seed, what,
-              (unsigned long)gckpt_plan_work(rival), (unsigned long)bytes,
+              (unsigned long)gckpt_plan_cost(rival), (unsigned long)bytes,
               work == ORACLE_NEVER ? -1 : (long)work);
     if (work != ORACLE_NEVER)
         check_budget((size_t)bytes, chance(5), seed);
@@ -528,7 +528,7 @@ static void check_rotor(unsigned seed)
     static oracle_step steps[STEPS];
     oracle_rotor rotor;
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
-    uint64_t memory = gckpt_plan_bound(p) / UNIT;
+    uint64_t memory = gckpt_plan_peak(p) / UNIT;
     gckpt_plan_free(p);
     for (int i = 0; i < m.o.n; i++) /* what rotor keeps though no backward reads it */
         memory += m.o.op[i].out;
@@ -540,11 +540,11 @@ static void check_rotor(unsigned seed)
             continue;
         p = plan_steps(steps, n);
         if (check_plan(p, "rotor", seed)) {
-            CHECK_MSG(gckpt_plan_work(p) <= work && gckpt_plan_bound(p) <= at * UNIT,
+            CHECK_MSG(gckpt_plan_cost(p) <= work && gckpt_plan_peak(p) <= at * UNIT,
                       "seed %u: rotor promised work %lu in %lu floats, its list has %lu in %lu "
                       "bytes",
                       seed, (unsigned long)work, (unsigned long)at,
-                      (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bound(p));
+                      (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_peak(p));
             check_rival(p, "rotor", seed);
         }
         gckpt_plan_free(p);

@@ -23,7 +23,7 @@ static gckpt_plan *plan(gckpt_mode mode, size_t budget, int group)
     gckpt_plan_desc d = m.d;
     d.mode = mode;
     d.budget = budget;
-    d.group = group;
+    d.segment_size = group;
     return gckpt_plan_new(m.g, m.term, 1, &d);
 }
 
@@ -46,7 +46,7 @@ static uint64_t work_in(uint64_t bytes)
 {
     uint64_t work = ORACLE_NEVER;
     for (int i = 0; i < points && point[i].bytes <= bytes; i++)
-        work = point[i].work;
+        work = point[i].cost;
     return work;
 }
 
@@ -79,9 +79,9 @@ static void against_optimum(score *t, unsigned seed)
             t->lost += got == ORACLE_NEVER ? 0 : (double)got / (double)want - 1;
             CHECK_MSG(got >= want || got == ORACLE_NEVER, "seed %u: better than the optimum", seed);
             gckpt_plan *p = gckpt_frontier_plan(frontier, base + bytes);
-            CHECK_MSG(!p || gckpt_plan_proven_work(p) <= want, "seed %u: %lu proven, %lu will do",
-                      seed, (unsigned long)gckpt_plan_proven_work(p), (unsigned long)want);
-            t->proven += p && gckpt_plan_proven_work(p) == want;
+            CHECK_MSG(!p || gckpt_plan_proven_cost(p) <= want, "seed %u: %lu proven, %lu will do",
+                      seed, (unsigned long)gckpt_plan_proven_cost(p), (unsigned long)want);
+            t->proven += p && gckpt_plan_proven_cost(p) == want;
             gckpt_plan_free(p);
         }
         above = peak * UNIT - UNIT;
@@ -98,12 +98,12 @@ static void asked_alone(unsigned seed, int at)
         int want = at - less;
         CHECK_MSG(want < 0 ? !p
                            : p && gckpt_plan_bytes(p) <= point[at].bytes - (size_t)less &&
-                                 gckpt_plan_work(p) == point[want].work,
+                                 gckpt_plan_cost(p) == point[want].cost,
                   "seed %u, point %d of %d: %lu bytes, work %lu alone; the frontier has %lu, %lu",
                   seed, want, points, (unsigned long)gckpt_plan_bytes(p),
-                  (unsigned long)gckpt_plan_work(p),
+                  (unsigned long)gckpt_plan_cost(p),
                   want < 0 ? 0 : (unsigned long)point[want].bytes,
-                  want < 0 ? 0 : (unsigned long)point[want].work);
+                  want < 0 ? 0 : (unsigned long)point[want].cost);
         gckpt_plan_free(p);
     }
 }
@@ -137,7 +137,7 @@ static void know(const gckpt_plan *p, const char *what)
     if (!p || !CHECK(plans < PLANS))
         return;
     known[plans].bytes = gckpt_plan_bytes(p);
-    known[plans].work = gckpt_plan_work(p);
+    known[plans].work = gckpt_plan_cost(p);
     known[plans++].what = what;
 }
 
@@ -146,7 +146,7 @@ static void know(const gckpt_plan *p, const char *what)
 static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
 {
     gckpt_plan *p = plan(mode, budget, 0);
-    uint64_t work = gckpt_plan_work(p), little = gckpt_plan_gap(p) < 0.001 ? step / 1000 : 0;
+    uint64_t work = gckpt_plan_cost(p), little = gckpt_plan_gap(p) < 0.001 ? step / 1000 : 0;
     CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "seed %u: %lu bytes: %s", seed,
               (unsigned long)budget, p ? "more are taken" : gckpt_error_text(m.g));
     for (int i = 0; i < plans && p; i++)
@@ -163,7 +163,7 @@ static void check_promises(unsigned seed, int n)
 {
     plans = 0;
     gckpt_plan *all = plan(GCKPT_STORE_ALL, 0, 0), *p;
-    uint64_t step = gckpt_plan_work(all), before = UINT64_MAX, last = 0;
+    uint64_t step = gckpt_plan_cost(all), before = UINT64_MAX, last = 0;
     find(seed);
     const size_t least = point[0].bytes;
     know(all, "store-all");
@@ -191,10 +191,10 @@ static void check_promises(unsigned seed, int n)
     }
     for (int i = 0; i < points; i++) { /* points are what their plans are */
         p = gckpt_frontier_plan(frontier, point[i].bytes);
-        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_work(p) == point[i].work,
+        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_cost(p) == point[i].cost,
                   "seed %u, point %d: work %lu in %lu bytes; its plan: %lu in %lu", seed, i,
-                  (unsigned long)point[i].work, (unsigned long)point[i].bytes,
-                  (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bytes(p));
+                  (unsigned long)point[i].cost, (unsigned long)point[i].bytes,
+                  (unsigned long)gckpt_plan_cost(p), (unsigned long)gckpt_plan_bytes(p));
         CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
         gckpt_plan_free(p);
     }
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
         m.d.alignment = (size_t)UNIT << below(6);
         m.d.as_built = chance(50);
         m.d.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
-        m.d.offload_work = (uint64_t)between(1, 200000);
+        m.d.offload_cost = (uint64_t)between(1, 200000);
         check_promises(first + i, n + 1);
         made_free();
     }

@@ -33,29 +33,29 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     const gckpt_shape shape = rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns);
     const int64_t n = (rows ? rows : 1) * columns;
     gckpt_result result;
-    if (storage == GCKPT_STORED_I8) {
+    if (storage == GCKPT_STORAGE_I8) {
         int8_t *bytes = (int8_t *)weights_take(w, (size_t)n + 1) + 1;
         float *scales = (float *)weights_take(w, (size_t)rows * sizeof *scales);
         for (int64_t i = 0; i < n; i++)
             bytes[i] = (int8_t)(below(255) - 127);
         for (int64_t i = 0; i < rows; i++)
             scales[i] = i % 7 == 3 ? 1e-44f : (float)(1 + below(1000)) * 1e-6f;
-        result = gckpt_store_external_packed(s, name, shape, storage, bytes, scales);
-    } else if (storage == GCKPT_STORED_I4) {
+        result = gckpt_store_external_quantised(s, name, shape, storage, bytes, scales);
+    } else if (storage == GCKPT_STORAGE_I4) {
         unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * 18) + 1) + 1;
         for (int64_t i = 0; i < n / 32 * 18; i++)
             blocks[i] = (unsigned char)below(256);
         for (int64_t i = 0; i < n / 32; i++) /* scales about 0.01, of either sign, some subnormal or zeros */
             blocks[18 * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : 0x1e + below(3)));
-        result = gckpt_store_external_packed(s, name, shape, storage, blocks, NULL);
+        result = gckpt_store_external_quantised(s, name, shape, storage, blocks, NULL);
     } else {
         uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
         for (int64_t i = 0; i < n; i++) {
             const uint16_t any = (uint16_t)(below(65536) & 0xbfff), bits = gckpt_to_bf16(((float)below(2001) - 1000) * 1e-4f);
-            halves[i] = storage == GCKPT_STORED_BF16 ? bits : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
+            halves[i] = storage == GCKPT_STORAGE_BF16 ? bits : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
             halves[i] = chance(6) ? any : halves[i];
         }
-        result = gckpt_store_external_packed(s, name, shape, storage, halves, NULL);
+        result = gckpt_store_external_quantised(s, name, shape, storage, halves, NULL);
     }
     CHECK_MSG(result == GCKPT_OK, "%s: %s", name, gckpt_error_text(s));
 }
@@ -91,7 +91,7 @@ static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, con
 static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int floats)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    const gckpt_storage halves = storage >= GCKPT_STORED_I8 ? GCKPT_STORED_BF16 : storage;
+    const gckpt_storage halves = storage >= GCKPT_STORAGE_I8 ? GCKPT_STORAGE_BF16 : storage;
     random_state = (uint64_t)z.c + (uint64_t)storage;
     external(s, w, "table", z.v, z.c, storage);
     external(s, w, "places", z.t + 3, z.c, storage);
@@ -102,7 +102,7 @@ static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int fl
     external(s, w, "scaled", z.c, z.c, storage);
     external(s, w, "bias", 0, z.h, halves);
     if (floats)
-        CHECK_MSG(gckpt_store_pack(s, "*", GCKPT_STORED_F32) == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK_MSG(gckpt_store_quantise(s, "*", GCKPT_STORAGE_F32) == GCKPT_OK, "%s", gckpt_error_text(s));
     return s;
 }
 
@@ -213,7 +213,7 @@ typedef struct {
 static uint64_t run(const way *y, int floats, int threads, int k, int first, uint64_t want)
 {
     net n = net_new(y->z, y->rows, y->two, y->storage, floats);
-    const gckpt_pick pick = { n.middle, 1 };
+    const gckpt_fetch_spec pick = { n.middle, 1 };
     gckpt_plan_desc d = { .batch = ROWS, .precision = y->precision, .threads = threads, .optimiser = GCKPT_ADAMW };
     d.fetch = &pick, d.fetches = y->rows == ROWS && k == STORE_ALL;
     gckpt_plan *p = plan_of(&n, d, k);
@@ -221,7 +221,7 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
     for (int isa = first; p && isa < (floats ? first + 1 : GCKPT_ISA_COUNT); isa++) {
         char what[160];
         weights w = { .count = 0 };
-        gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT : 0,
+        gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON : 0,
                               .parallel_for = threads > 1 ? any_order : NULL };
         if (!gckpt_isa_available((gckpt_isa)isa))
             continue;
@@ -261,10 +261,10 @@ int main(void)
 {
     static const sizes other[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 }, { 43, 272, 560, 2100 } };
     static const sizes blocks[] = { { 5, 32, 64, 37 }, { 33, 96, 64, 1100 }, { 43, 288, 544, 2100 } };
-    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I4; storage++)
+    for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
-            const sizes *all = storage == GCKPT_STORED_I4 ? blocks : other;
-            if (precision == GCKPT_BF16_STOCHASTIC && storage < GCKPT_STORED_I8)
+            const sizes *all = storage == GCKPT_STORAGE_I4 ? blocks : other;
+            if (precision == GCKPT_BF16_STOCHASTIC && storage < GCKPT_STORAGE_I8)
                 continue;
             test_bits(all[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
             if (check_share(sweep++, 3))

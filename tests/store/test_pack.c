@@ -1,4 +1,4 @@
-/* test_pack.c - packed parameters (gckpt_store_pack): what each storage stands for; stores, bytes,
+/* test_pack.c - packed parameters (gckpt_store_quantise): what each storage stands for; stores, bytes,
  * errors, memory that fails; training with them, in every mode, budget and split, has the bits of
  * training with the floats that they stand for; frozen weights cost what they must and no more.
  *                                                          build/test_pack [first seed] [graphs] */
@@ -57,10 +57,10 @@ static void test_reading(void)
     for (int k = 0; k < K; k++)
         a[k] = 0.3f * (float)(k % 13) - 1.7f;
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4 && gckpt_isa_available((gckpt_isa)isa); k++) {
-            const int wide = k == GCKPT_STORED_I8 ? 1 : 2;
-            const gckpt_unpacking across = { (gckpt_storage)k, all, wide == 1 ? scales + 1 : NULL, N, N, NULL };
-            const gckpt_unpacking down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
+        for (int k = GCKPT_STORAGE_BF16; k <= GCKPT_STORAGE_I4 && gckpt_isa_available((gckpt_isa)isa); k++) {
+            const int wide = k == GCKPT_STORAGE_I8 ? 1 : 2;
+            const gckpt_dequantisation across = { (gckpt_storage)k, all, wide == 1 ? scales + 1 : NULL, N, N, NULL };
+            const gckpt_dequantisation down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
             const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
             const float one = 1;
             gckpti_product t = gckpti_product_of(1, N, 1, gckpti_matrix(&one, 1, 1), gckpti_matrix(NULL, 1, N), got);
@@ -108,7 +108,7 @@ static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt
 static float *floats_of(gckpt_store *s)
 {
     gckpt_parameter p;
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_F32) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_F32) == GCKPT_OK);
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && p.frozen);
     return p.values;
 }
@@ -125,11 +125,11 @@ static void test_values(void)
     for (int k = 0; k < 4; k++) {
         gckpt_storage storage = (gckpt_storage)k;
         gckpt_store *s = store_of(gckpt_shape3(3, 3, WIDTH), x, NULL);
-        CHECK_MSG(gckpt_store_pack(s, "*", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK_MSG(gckpt_store_quantise(s, "*", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
         CHECK(gckpt_store_bytes(s) == bytes[k]);
         gckpt_parameter p;
         CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == storage && p.frozen);
-        CHECK(!p.values == (k > 0) && !p.packed == (k == 0) && !p.scales == (k != 3));
+        CHECK(!p.values == (k > 0) && !p.quantised == (k == 0) && !p.scales == (k != 3));
         gckpt_store_freeze(s, "w", 0);
         CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.frozen == (k > 0));
         gckpt_store_freeze(s, "w", 1);
@@ -143,9 +143,9 @@ static void test_values(void)
             scale = most / 127;
             for (int i = r * WIDTH; i < (r + 1) * WIDTH; i++) {
                 float want = x[i], off = y[i] - x[i];
-                if (storage == GCKPT_STORED_BF16)
+                if (storage == GCKPT_STORAGE_BF16)
                     want = gckpt_from_bf16(gckpt_to_bf16(x[i]));
-                if (storage == GCKPT_STORED_F16)
+                if (storage == GCKPT_STORAGE_F16)
                     want = gckpti_from_f16(gckpti_to_f16(x[i]));
                 if (k < 3)
                     CHECK(bits_of(y[i]) == bits_of(want));
@@ -156,7 +156,7 @@ static void test_values(void)
             }
         }
         /* what is packed again is what it was */
-        CHECK(gckpt_store_pack(s, "w", storage) == GCKPT_OK && gckpt_store_hash(s) == hash);
+        CHECK(gckpt_store_quantise(s, "w", storage) == GCKPT_OK && gckpt_store_hash(s) == hash);
         gckpt_store_free(s);
     }
     /* before values are made: the same bits, hashed or not, made by whatever */
@@ -167,13 +167,13 @@ static void test_values(void)
         gckpt_store *s = store_of(gckpt_shape2(ROWS, WIDTH), NULL, &memory);
         gckpt_store *t = store_of(gckpt_shape2(ROWS, WIDTH), NULL, NULL);
         CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK);
-        CHECK(gckpt_store_pack(s, "w", (gckpt_storage)k) == GCKPT_OK);
-        CHECK(gckpt_store_pack(t, "w", (gckpt_storage)k) == GCKPT_OK);
-        CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.values && !p.packed && !p.scales);
+        CHECK(gckpt_store_quantise(s, "w", (gckpt_storage)k) == GCKPT_OK);
+        CHECK(gckpt_store_quantise(t, "w", (gckpt_storage)k) == GCKPT_OK);
+        CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.values && !p.quantised && !p.scales);
         CHECK(gckpt_store_bytes(s) == bytes[k] && gckpt_store_hash(s) == gckpt_store_hash(t));
         size_t live = h.live;
         h.peak = live;
-        CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.packed);
+        CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.quantised);
         CHECK_MSG(h.peak - live == bytes[k], "%lu bytes taken", (unsigned long)(h.peak - live));
         CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
         gckpt_store_free(s);
@@ -184,8 +184,8 @@ static void test_values(void)
     gckpt_store *s = store_of(gckpt_shape1(WIDTH), NULL, NULL);
     gckpt_parameter p;
     CHECK(gckpt_store_freeze(s, "w", 0) == GCKPT_OK);
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_bytes(s) == 4 * WIDTH);
-    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORED_F32 && !p.frozen);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK && gckpt_store_bytes(s) == 4 * WIDTH);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORAGE_F32 && !p.frozen);
     gckpt_store_free(s);
 }
 
@@ -252,11 +252,11 @@ static void test_blocks(void)
         block_by_rule(x + i, want + i / BLOCK * BLOCK_BYTES);
     gckpt_store *s = store_of(gckpt_shape3(4, ROWS / 4, WIDTH), x, NULL);
     gckpt_parameter p;
-    CHECK_MSG(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK, "%s", gckpt_error_text(s));
-    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORED_I4 && p.packed && !p.scales && !p.values);
+    CHECK_MSG(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORAGE_I4 && p.quantised && !p.scales && !p.values);
     CHECK(gckpt_store_bytes(s) == BYTES);
-    for (int i = 0; i < BYTES / BLOCK_BYTES && p.packed; i++)
-        CHECK_MSG(!memcmp((const char *)p.packed + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES), "block %d, kind %d", i, i % 12);
+    for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++)
+        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES), "block %d, kind %d", i, i % 12);
     for (int at = 0; at < N; at += 1 + at % 7) { /* any piece */
         const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
         gckpti_unpack_piece(&s->params[0], at, n, piece);
@@ -280,33 +280,33 @@ static void test_blocks(void)
     /* what is packed again is what it was */
     const uint64_t hash = gckpt_store_hash(s);
     floats_of(s);
-    CHECK(gckpt_store_hash(s) == hash && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
-    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.packed);
-    for (int i = 0; i < BYTES / BLOCK_BYTES && p.packed; i++) /* but for scales of few digits */
-        CHECK_MSG(!memcmp((const char *)p.packed + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) || (i % 12 > 0 && i % 12 < 4),
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.quantised);
+    for (int i = 0; i < BYTES / BLOCK_BYTES && p.quantised; i++) /* but for scales of few digits */
+        CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) || (i % 12 > 0 && i % 12 < 4),
                   "again: block %d, kind %d", i, i % 12);
     /* as I8, from it, and before values are made */
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK && gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     gckpt_store_free(s);
     heap h = { 0 };
     gckpt_memory memory = heap_memory(&h);
     s = store_of(gckpt_shape2(ROWS, WIDTH), NULL, &memory);
     gckpt_store *t = store_of(gckpt_shape2(ROWS, WIDTH), NULL, NULL);
-    CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK && gckpt_store_pack(t, "w", GCKPT_STORED_I4) == GCKPT_OK);
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && gckpt_store_bytes(s) == BYTES);
-    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.packed && gckpt_store_hash(s) == gckpt_store_hash(t));
+    CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK && gckpt_store_quantise(t, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && gckpt_store_bytes(s) == BYTES);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.quantised && gckpt_store_hash(s) == gckpt_store_hash(t));
     const size_t live = h.peak = h.live;
-    CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.packed && h.peak - live == BYTES);
+    CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.quantised && h.peak - live == BYTES);
     CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
     gckpt_store_free(s);
     gckpt_store_free(t);
     CHECK(h.live == 0 && h.wrong_sizes == 0);
     /* what has no whole blocks */
     s = store_of(gckpt_shape2(32, 33), NULL, NULL);
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORED_I8);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORAGE_I8);
     gckpt_store_free(s);
     s = store_of(gckpt_shape1(64), NULL, NULL);
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORED_F32);
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORAGE_F32);
     gckpt_store_free(s);
     /* what has no scale */
     static const float large[] = { 524032, -524032, 524064, -524064, INFINITY, -INFINITY, NAN };
@@ -314,36 +314,36 @@ static void test_blocks(void)
         memset(x, 0, sizeof x);
         x[77] = large[i];
         s = store_of(gckpt_shape2(2, 64), x, NULL);
-        const gckpt_result result = gckpt_store_pack(s, "w", GCKPT_STORED_I4);
+        const gckpt_result result = gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4);
         CHECK_MSG(i > 1 ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK, "%g: %s", (double)large[i],
                   gckpt_error_text(s));
-        CHECK(s->params[0].p.storage == (i > 1 ? GCKPT_STORED_F32 : GCKPT_STORED_I4));
+        CHECK(s->params[0].p.storage == (i > 1 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I4));
         gckpt_store_free(s);
     }
     s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "large", gckpt_shape2(2, 32), (gckpt_init){ 1e5f, 0, 0 });
     gckpt_store_freeze(s, "*", 1);
-    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I4) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"large\""));
+    CHECK(gckpt_store_quantise(s, "*", GCKPT_STORAGE_I4) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"large\""));
     gckpt_graph_free(g);
     /* external ones, at any address */
     memset(x, 0, sizeof x);
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 33), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG &&
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 33), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "multiple of 32"));
     float odd[4]; /* scales, and values of 2 bytes, that are not where they may be */
     const char *const at = (const char *)odd + 1;
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 4), GCKPT_STORED_I8, want, (const float *)(const void *)at) ==
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 4), GCKPT_STORAGE_I8, want, (const float *)(const void *)at) ==
               GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"w\": values or scales are not aligned"));
-    CHECK(gckpt_store_external_packed(s, NULL, gckpt_shape2(2, 4), GCKPT_STORED_BF16, at, NULL) == GCKPT_E_ARG &&
+    CHECK(gckpt_store_external_quantised(s, NULL, gckpt_shape2(2, 4), GCKPT_STORAGE_BF16, at, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "\"\": values or scales are not aligned"));
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(64), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want, x) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(64), GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want, x) == GCKPT_E_ARG);
     gckpt_shape many = gckpt_shape2(2, 64);
     many.n = INT32_MAX; /* nothing behind its axes is read */
-    CHECK(gckpt_store_external_packed(s, "w", many, GCKPT_STORED_I4, want, NULL) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "axes"));
+    CHECK(gckpt_store_external_quantised(s, "w", many, GCKPT_STORAGE_I4, want, NULL) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "axes"));
     memmove(want + 1, want, BYTES - 1);
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want + 1, NULL) == GCKPT_OK);
-    CHECK(s->params[1].p.packed == want + 1 && s->params[1].p.frozen);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, 64), GCKPT_STORAGE_I4, want + 1, NULL) == GCKPT_OK);
+    CHECK(s->params[1].p.quantised == want + 1 && s->params[1].p.frozen);
     gckpt_store_free(s);
 }
 
@@ -351,22 +351,22 @@ static void test_blocks(void)
 static void test_errors(void)
 {
     static const struct { float x; gckpt_storage storage; gckpt_result result; const char *text; } tries[] = {
-        { 65504, GCKPT_STORED_F16, GCKPT_OK, "" },
-        { -65505, GCKPT_STORED_F16, GCKPT_E_DATA, "65504" },
-        { INFINITY, GCKPT_STORED_F16, GCKPT_E_DATA, "\"w\"" },
-        { NAN, GCKPT_STORED_F16, GCKPT_OK, "" },
-        { INFINITY, GCKPT_STORED_BF16, GCKPT_OK, "" },
-        { NAN, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" },
-        { -INFINITY, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" },
-        { 3.4028234e38f, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" }, /* 127 * scale is infinite */
-        { 3.3e38f, GCKPT_STORED_I8, GCKPT_OK, "" },
+        { 65504, GCKPT_STORAGE_F16, GCKPT_OK, "" },
+        { -65505, GCKPT_STORAGE_F16, GCKPT_E_DATA, "65504" },
+        { INFINITY, GCKPT_STORAGE_F16, GCKPT_E_DATA, "\"w\"" },
+        { NAN, GCKPT_STORAGE_F16, GCKPT_OK, "" },
+        { INFINITY, GCKPT_STORAGE_BF16, GCKPT_OK, "" },
+        { NAN, GCKPT_STORAGE_I8, GCKPT_E_DATA, "finite" },
+        { -INFINITY, GCKPT_STORAGE_I8, GCKPT_E_DATA, "finite" },
+        { 3.4028234e38f, GCKPT_STORAGE_I8, GCKPT_E_DATA, "finite" }, /* 127 * scale is infinite */
+        { 3.3e38f, GCKPT_STORAGE_I8, GCKPT_OK, "" },
         { 1, (gckpt_storage)5, GCKPT_E_ARG, "gckpt_storage" }
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         float x[6] = { 0, 1, 2, 3, 4, tries[i].x };
         gckpt_store *s = store_of(gckpt_shape2(2, 3), x, NULL);
         uint64_t hash = gckpt_store_hash(s);
-        CHECK_MSG(gckpt_store_pack(s, "w", tries[i].storage) == tries[i].result &&
+        CHECK_MSG(gckpt_store_quantise(s, "w", tries[i].storage) == tries[i].result &&
                       (!tries[i].result || strstr(gckpt_error_text(s), tries[i].text)),
                   "%d: %s", (int)i, gckpt_error_text(s));
         if (tries[i].result)
@@ -374,19 +374,19 @@ static void test_errors(void)
         gckpt_store_free(s);
     }
     gckpt_store *s = store_of(gckpt_shape2(2, 3), NULL, NULL);
-    CHECK(gckpt_store_pack(s, "v", GCKPT_STORED_I8) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"v\""));
-    CHECK(gckpt_store_pack(NULL, "w", GCKPT_STORED_I8) == GCKPT_E_ARG);
-    CHECK(gckpt_store_pack(s, NULL, GCKPT_STORED_I8) == GCKPT_E_ARG);
+    CHECK(gckpt_store_quantise(s, "v", GCKPT_STORAGE_I8) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"v\""));
+    CHECK(gckpt_store_quantise(NULL, "w", GCKPT_STORAGE_I8) == GCKPT_E_ARG);
+    CHECK(gckpt_store_quantise(s, NULL, GCKPT_STORAGE_I8) == GCKPT_E_ARG);
     gckpt_store_freeze(s, "w", 0);
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_BF16) == GCKPT_E_ARG &&
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_BF16) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "trainable"));
     /* what could be drawn beyond the range is refused before it is */
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "large", gckpt_shape2(2, 3), (gckpt_init){ 1e4f, 0, 6000 });
     gckpt_store_freeze(s, "*", 1);
-    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_F16) == GCKPT_E_DATA &&
+    CHECK(gckpt_store_quantise(s, "*", GCKPT_STORAGE_F16) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "\"large\""));
-    CHECK(gckpt_store_bytes(s) == 48 && gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_bytes(s) == 48 && gckpt_store_quantise(s, "*", GCKPT_STORAGE_I8) == GCKPT_OK);
     CHECK(gckpt_store_bytes(s) == 28);
     gckpt_graph_free(g);
     gckpt_store_free(s);
@@ -396,25 +396,25 @@ static void test_errors(void)
     static const float scales[2] = { 0.5f, 2 };
     s = gckpt_store_new(NULL);
     gckpt_shape two = gckpt_shape2(2, 3);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_F32, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", two, (gckpt_storage)9, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, NULL) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(6), GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, NULL, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, NULL, two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, -3), GCKPT_STORED_I8, bytes, scales) == GCKPT_E_SHAPE);
-    CHECK(gckpt_store_external_packed(NULL, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_F16, (const char *)halves + 1, NULL) == GCKPT_E_ARG &&
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_F32, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", two, (gckpt_storage)9, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, bytes, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape1(6), GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, NULL, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, NULL, two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(2, -3), GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_SHAPE);
+    CHECK(gckpt_store_external_quantised(NULL, "w", two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_F16, (const char *)halves + 1, NULL) == GCKPT_E_ARG &&
           strstr(gckpt_error_text(s), "aligned"));
     CHECK(gckpt_store_count(s) == 0);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_OK);
-    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
-    CHECK(gckpt_store_external_packed(s, "h", two, GCKPT_STORED_F16, halves, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_OK);
+    CHECK(gckpt_store_external_quantised(s, "w", two, GCKPT_STORAGE_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_quantised(s, "h", two, GCKPT_STORAGE_F16, halves, NULL) == GCKPT_OK);
     CHECK(gckpt_store_bytes(s) == 0 && gckpt_store_freeze(s, "*", 0) == GCKPT_OK);
-    CHECK(s->params[0].p.frozen && s->params[1].p.frozen && s->params[0].p.packed == bytes);
+    CHECK(s->params[0].p.frozen && s->params[1].p.frozen && s->params[0].p.quantised == bytes);
     const float *x = floats_of(s), want[6] = { 0.5f, -63.5f, 63.5f, 0, 10, 12 };
     CHECK(!memcmp(x, want, sizeof want) && gckpt_store_bytes(s) == 24);
-    CHECK(gckpt_store_pack(s, "h", GCKPT_STORED_F32) == GCKPT_OK && gckpt_store_bytes(s) == 48);
+    CHECK(gckpt_store_quantise(s, "h", GCKPT_STORAGE_F32) == GCKPT_OK && gckpt_store_bytes(s) == 48);
     static const uint32_t wide[6] = { 0x3f800000, 0xb3800000, 0x7f800000, 0x7fc00000, 0, 0x38800000 };
     CHECK(!memcmp(s->params[1].p.values, wide, sizeof wide));
     CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen); /* they are the store's now */
@@ -443,7 +443,7 @@ static void test_memory(void)
             size_t bytes = gckpt_store_bytes(s), live = h.live;
             h.calls = 0;
             h.fail_at = n;
-            gckpt_result result = gckpt_store_pack(s, "*", k == 0 ? GCKPT_STORED_I8 : k == 1 ? GCKPT_STORED_F16 : GCKPT_STORED_F32);
+            gckpt_result result = gckpt_store_quantise(s, "*", k == 0 ? GCKPT_STORAGE_I8 : k == 1 ? GCKPT_STORAGE_F16 : GCKPT_STORAGE_F32);
             worked = result == GCKPT_OK && h.calls < n;
             if (result != GCKPT_OK)
                 CHECK_MSG(result == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "pack:") && h.live == live &&
@@ -470,11 +470,11 @@ static void pack_net(unsigned seed, int floats)
             continue;
         gckpt_storage storage = (gckpt_storage)(1 + below(4));
         gckpt_store_freeze(net.s, name, 1);
-        gckpt_result result = gckpt_store_pack(net.s, name, storage);
+        gckpt_result result = gckpt_store_quantise(net.s, name, storage);
         if (floats && result == GCKPT_OK) { /* made, or it would be drawn anew */
             gckpt_parameter p;
             gckpt_store_get(net.s, i, &p);
-            result = gckpt_store_pack(net.s, name, GCKPT_STORED_F32);
+            result = gckpt_store_quantise(net.s, name, GCKPT_STORAGE_F32);
         }
         CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(net.s));
     }
@@ -506,7 +506,7 @@ static int trains(unsigned of, unsigned seed)
 /* The store, and the losses, after some steps. */
 static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
 {
-    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE, .backend = backend };
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, .backend = backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_report report = { 0, 0, 0, 0 };
@@ -574,7 +574,7 @@ static void test_budgets(unsigned seed)
         pack_net(seed, 0);
         d.budget = at[i].bytes;
         gckpt_plan *p = plan(&d, what);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= at[i].work, "%s", what);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_cost(p) <= at[i].cost, "%s", what);
         uint64_t hash = train(p, what, NULL, 0);
         want = i == 0 ? hash : want;
         CHECK_MSG(hash == want, "%s: other bits", what);
@@ -624,11 +624,11 @@ static void test_picked(gckpt_storage storage, int beside, int precision)
         gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(K, N), normal), NULL);
         h = gckpt_mul(h, gckpt_mean(y, 0));
         const gckpt_term term = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
-        const gckpt_pick pick = { a, 1 };
+        const gckpt_fetch_spec pick = { a, 1 };
         CHECK(gckpt_store_freeze(s, "a", 1) == GCKPT_OK && gckpt_store_freeze(s, "w", 1) == GCKPT_OK);
-        CHECK(gckpt_store_pack(s, "a", storage) == GCKPT_OK);
+        CHECK(gckpt_store_quantise(s, "a", storage) == GCKPT_OK);
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "a"), &made) == GCKPT_OK);
-        CHECK(packed || gckpt_store_pack(s, "a", GCKPT_STORED_F32) == GCKPT_OK);
+        CHECK(packed || gckpt_store_quantise(s, "a", GCKPT_STORAGE_F32) == GCKPT_OK);
         gckpt_plan_desc d = { .fetch = &pick, .fetches = 1, .precision = (gckpt_precision)precision };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -656,7 +656,7 @@ static void test_backend(unsigned seed)
         build(seed, k == 2);
         pack_net(seed, k == 0);
         device_reset(&d);
-        b.unpack = k == 3 ? NULL : device_unpack; /* then the host does it, and copies it in */
+        b.dequantise = k == 3 ? NULL : device_unpack; /* then the host does it, and copies it in */
         gckpt_plan_desc desc = { .mode = k == 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, .batch = net.batch,
                                  .backend = k ? &b : NULL };
         gckpt_plan *p = plan(&desc, "device");
@@ -737,7 +737,7 @@ static tower tower_new(int low, int high, gckpt_storage storage)
     t.term.loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL), table, t.targets);
     t.term.weight = 1;
     CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
-    CHECK_MSG(gckpt_store_pack(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
+    CHECK_MSG(gckpt_store_quantise(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
     return t;
 }
 
@@ -781,7 +781,7 @@ static void test_frozen(gckpt_storage storage)
         int below = b.id < gckpt_id(t.added), gradient = b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
         CHECK_MSG(!gradient || strncmp(name, "frozen.", 7), "a gradient of %s", name);
         CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained", name);
-        CHECK_MSG(!below || b.kind != GCKPT_BUFFER_AUX, "%s keeps aux for no backward", name);
+        CHECK_MSG(!below || b.kind != GCKPT_BUFFER_SAVED, "%s keeps aux for no backward", name);
     }
     for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
         int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's, or written in place of its own input */
@@ -808,7 +808,7 @@ static void test_frozen(gckpt_storage storage)
 /* ---- a plan is for what its parameters were stored as ---- */
 static void test_plans(void)
 {
-    tower t = tower_new(0, 1, GCKPT_STORED_I8), other = tower_new(0, 1, GCKPT_STORED_F32);
+    tower t = tower_new(0, 1, GCKPT_STORAGE_I8), other = tower_new(0, 1, GCKPT_STORAGE_F32);
     int32_t tokens[B * TOKENS], targets[B * TOKENS];
     for (int i = 0; i < B * TOKENS; i++)
         tokens[i] = i * 7 % WORDS, targets[i] = i * 5 % WORDS;
@@ -822,7 +822,7 @@ static void test_plans(void)
               gckpt_error_text(t.s));
     CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
     /* packed anew between steps: this executor runs no more, the next one does */
-    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_BF16) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_BF16) == GCKPT_OK);
     uint64_t hash = gckpt_store_hash(t.s);
     CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_E_ARG && gckpt_store_hash(t.s) == hash);
     CHECK_MSG(strstr(gckpt_error_text(e), "\"frozen.fc.0\" is stored as BF16"), "%s", gckpt_error_text(e));
@@ -833,7 +833,7 @@ static void test_plans(void)
     CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) && strstr(gckpt_error_text(t.g), "stored as I8 when the plan was made, now as BF16"));
     f.at = 0;
     CHECK(!gckpt_plan_read(other.g, file_read, &f, NULL) && strstr(gckpt_error_text(other.g), "now as F32"));
-    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(t.s, "frozen.fc.0", GCKPT_STORAGE_I8) == GCKPT_OK);
     f.at = 0;
     gckpt_plan *again = gckpt_plan_read(t.g, file_read, &f, NULL);
     CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
@@ -847,7 +847,7 @@ static void test_plans(void)
     /* packed within a step: that one is over, and reads nothing more */
     hash = gckpt_store_hash(s);
     CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
-    CHECK(gckpt_store_pack(s, "frozen.fc.0", GCKPT_STORED_F32) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "frozen.fc.0", GCKPT_STORAGE_F32) == GCKPT_OK);
     CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "packed within it"));
     CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "no step was started"));
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
@@ -869,7 +869,7 @@ static double tick(void *user)
 static void test_state_lost(void)
 {
     for (int optimiser = GCKPT_ADAMW; optimiser <= GCKPT_MOMENTUM; optimiser++) {
-        tower t = tower_new(0, 1, GCKPT_STORED_F32);
+        tower t = tower_new(0, 1, GCKPT_STORAGE_F32);
         int32_t tokens[B * TOKENS], targets[B * TOKENS];
         for (int i = 0; i < B * TOKENS; i++)
             tokens[i] = i * 7 % WORDS, targets[i] = i * 5 % WORDS;
@@ -881,8 +881,8 @@ static void test_state_lost(void)
         gckpt_exec *e = gckpt_exec_new(p, t.s, NULL);
         CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
         const size_t bytes = gckpt_store_bytes(t.s);
-        CHECK(gckpt_store_freeze(t.s, "down.*", 1) == GCKPT_OK && gckpt_store_pack(t.s, "down.*", GCKPT_STORED_BF16) == GCKPT_OK &&
-              gckpt_store_pack(t.s, "down.*", GCKPT_STORED_F32) == GCKPT_OK && gckpt_store_freeze(t.s, "down.*", 0) == GCKPT_OK);
+        CHECK(gckpt_store_freeze(t.s, "down.*", 1) == GCKPT_OK && gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_BF16) == GCKPT_OK &&
+              gckpt_store_quantise(t.s, "down.*", GCKPT_STORAGE_F32) == GCKPT_OK && gckpt_store_freeze(t.s, "down.*", 0) == GCKPT_OK);
         CHECK((gckpt_store_bytes(t.s) < bytes) == has_state);
         const uint64_t hash = gckpt_store_hash(t.s);
         CHECK_MSG(gckpt_step(e, feeds, 2, B, &hyper, NULL) == (has_state ? GCKPT_E_ARG : GCKPT_OK), "optimiser %d: %s", optimiser,
@@ -930,7 +930,7 @@ static void test_device(void)
         for (int packed = 0; packed < 2; packed++) {
             if (packed) {
                 CHECK(gckpt_store_freeze(s, "w0", 1) == GCKPT_OK && gckpt_store_bytes(s) == 3 * 2 * 256);
-                CHECK(gckpt_store_pack(s, "w0", GCKPT_STORED_I8) == GCKPT_OK);
+                CHECK(gckpt_store_quantise(s, "w0", GCKPT_STORAGE_I8) == GCKPT_OK);
                 CHECK(gckpt_store_bytes(s) == 64 + 32 + 3 * 256);
                 CHECK(gckpt_step(e[0], &feed, 1, 2, &hyper, NULL) == GCKPT_E_ARG);
             }
@@ -951,7 +951,7 @@ static void test_device(void)
  * twice, and let go between. */
 static void test_few_bytes(void)
 {
-    tower t = tower_new(2, 2, GCKPT_STORED_I8);
+    tower t = tower_new(2, 2, GCKPT_STORAGE_I8);
     gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL };
     size_t least[2];
     int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 }));
@@ -1005,7 +1005,7 @@ static void test_large(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gpt2_new(&m, LAYERS, 25, C, WPE, VOCABULARY);
     CHECK(model_declare(&m, s) == 0 && gckpt_store_freeze(s, "*", 1) == GCKPT_OK);
-    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_quantise(s, "*", GCKPT_STORAGE_I8) == GCKPT_OK);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, CONTEXT));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, CONTEXT));
@@ -1052,14 +1052,14 @@ static void test_allocations(void)
         gckpt_feed feed = { gckpt_id(x), data };
         gckpt_plan *p = NULL;
         gckpt_exec *e = NULL;
-        if (gckpt_store_pack(s, "w1", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_pack(s, "w3", GCKPT_STORED_F16) == GCKPT_OK)
+        if (gckpt_store_quantise(s, "w1", GCKPT_STORAGE_I8) == GCKPT_OK && gckpt_store_quantise(s, "w3", GCKPT_STORAGE_F16) == GCKPT_OK)
             p = gckpt_plan_new(g, &term, 1, NULL);
         size_t before = gckpt_store_bytes(s), live = h.live;
         e = p ? gckpt_exec_new(p, s, &how) : NULL;
         if (p && !e)
             CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
         worked = e && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && h.calls < n;
-        CHECK(!e || s->params[1].p.packed);
+        CHECK(!e || s->params[1].p.quantised);
         rig_free(e, p, g, s);
         CHECK(h.live == 0 && h.wrong_sizes == 0);
     }
@@ -1070,7 +1070,7 @@ static void test_allocations(void)
 enum { READERS = 5 };
 typedef struct { int64_t m, n, k; } sizes;
 
-static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_pick *pick)
+static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_fetch_spec *pick)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, z.m, z.k));
@@ -1081,7 +1081,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_pick *p
     gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
                                               gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v) };
     for (int k = 0; k < READERS; k++)
-        pick[k] = (gckpt_pick){ made[k], 0 };
+        pick[k] = (gckpt_fetch_spec){ made[k], 0 };
     return g;
 }
 
@@ -1089,7 +1089,7 @@ static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_pick *p
 static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in, const int32_t *index,
                          size_t *arena, const char *what)
 {
-    gckpt_pick pick[READERS];
+    gckpt_fetch_spec pick[READERS];
     gckpt_graph *g = readers(s, z, 1, pick);
     uint64_t hash = 0;
     d.mode = GCKPT_INFERENCE, d.fetch = pick, d.fetches = READERS;
@@ -1118,10 +1118,10 @@ static void test_reads(gckpt_storage storage)
                                  { 1, 2100, 80 }, { 3, 131, 67 }, { 2, 64, 16 }, { 37, 200, 130 } };
     static float in[37 * 130];
     static int32_t index[37];
-    for (size_t t = 0; t < (storage == GCKPT_STORED_I4 ? sizeof fours : sizeof others) / sizeof(sizes); t++) {
-        const sizes z = storage == GCKPT_STORED_I4 ? fours[t] : others[t];
-        const int blocks = storage == GCKPT_STORED_I4;
-        const int64_t count = z.n * z.k, row = storage >= GCKPT_STORED_I8 ? 1 : 2;
+    for (size_t t = 0; t < (storage == GCKPT_STORAGE_I4 ? sizeof fours : sizeof others) / sizeof(sizes); t++) {
+        const sizes z = storage == GCKPT_STORAGE_I4 ? fours[t] : others[t];
+        const int blocks = storage == GCKPT_STORAGE_I4;
+        const int64_t count = z.n * z.k, row = storage >= GCKPT_STORAGE_I8 ? 1 : 2;
         unsigned char *bytes = (unsigned char *)malloc((size_t)(4 * count + 8 * (z.n + z.k)));
         float *scales = (float *)malloc((size_t)(z.n + z.k) * sizeof *scales);
         gckpt_store *s = gckpt_store_new(NULL);
@@ -1140,8 +1140,8 @@ static void test_reads(gckpt_storage storage)
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
         /* the second at an odd address */
-        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
-        CHECK(gckpt_store_external_packed(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
+        CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
                                           row == 1 && !blocks ? scales + z.k : NULL) == GCKPT_OK);
         gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
         gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
@@ -1150,7 +1150,7 @@ static void test_reads(gckpt_storage storage)
         for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
             for (int threads = 1; threads < 4; threads++) {
                 d.threads = threads;
-                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_PAINT,
+                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_POISON,
                                        .parallel_for = threads == 3 ? any_order : NULL };
                 snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", gckpt_isa_name((gckpt_isa)isa), threads,
                          gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
@@ -1172,10 +1172,10 @@ static void test_finite(void)
         uint16_t halves[3 * 2] = { 0x3f80, 0x3f80, 0x3f80, 0x3f80, odd[i & 1], 0x3f80 };
         const float in[3] = { 1, 1, 1 };
         gckpt_store *s = gckpt_store_new(NULL);
-        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(3, 2), GCKPT_STORED_BF16, halves, NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(3, 2), GCKPT_STORAGE_BF16, halves, NULL) == GCKPT_OK);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
-        const gckpt_pick pick = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
+        const gckpt_fetch_spec pick = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = i / 2 };
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
@@ -1197,18 +1197,18 @@ int main(int argc, char **argv)
     test_blocks();
     test_errors();
     test_memory();
-    test_frozen(GCKPT_STORED_F32);
-    test_frozen(GCKPT_STORED_I8);
-    test_frozen(GCKPT_STORED_I4);
+    test_frozen(GCKPT_STORAGE_F32);
+    test_frozen(GCKPT_STORAGE_I8);
+    test_frozen(GCKPT_STORAGE_I4);
     test_plans();
     test_state_lost();
     test_device();
     test_few_bytes();
     test_large();
     test_allocations();
-    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++)
+    for (int k = GCKPT_STORAGE_BF16; k <= GCKPT_STORAGE_I4; k++)
         test_reads((gckpt_storage)k);
-    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++)
+    for (int k = GCKPT_STORAGE_BF16; k <= GCKPT_STORAGE_I4; k++)
         for (int i = 0; i < 9; i++)
             test_picked((gckpt_storage)k, i / 3, i % 3);
     test_finite();

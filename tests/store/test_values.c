@@ -340,7 +340,7 @@ static void test_too_large(void)
             gckpt_tensor *row = gckpt_embed(table, index);
             sum = sum ? gckpt_add(sum, row) : row;
         }
-        gckpt_pick pick = { sum, 0 };
+        gckpt_fetch_spec pick = { sum, 0 };
         gckpt_plan_desc d;
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
@@ -425,7 +425,7 @@ static void test_free_order(void)
         memset(&n, 0, sizeof n);
         n.g = g;
         CHECK(build_net(&n, s, ROWS));
-        gckpt_pick pick = { n.top, 0 };
+        gckpt_fetch_spec pick = { n.top, 0 };
         memset(&d, 0, sizeof d);
         memset(&ed, 0, sizeof ed);
         memset(&hyper, 0, sizeof hyper);
@@ -823,9 +823,9 @@ static void test_printed(void)
     static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
     static const uint16_t halves[3] = { 0x3f80, 0xc000, 0x4040 };
     const gckpti_printed all[3] = {
-        { "w", ends[0], NULL, gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORED_F32, 0 },
-        { "f", ends[1], NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORED_F32, 1 },
-        { "p", halves, NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORED_BF16, 1 },
+        { "w", ends[0], NULL, gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORAGE_F32, 0 },
+        { "f", ends[1], NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_F32, 1 },
+        { "p", halves, NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_BF16, 1 },
     };
     heap h;
     gckpt_memory memory = memory_of(&h);
@@ -846,7 +846,7 @@ static void test_printed(void)
         if (fits) {
             CHECK(q[0].lr_scale == 2 && q[0].decay_scale == 0.5f && q[1].decay_scale == 0);
             CHECK(q[0].values != ends[0] && !memcmp(q[0].values, ends[0], sizeof ends[0]));
-            CHECK(q[1].values == ends[1] && q[2].packed == halves && !q[2].values);
+            CHECK(q[1].values == ends[1] && q[2].quantised == halves && !q[2].values);
             CHECK(gckpti_store_printed(s, all, 3) == GCKPT_E_ARG && gckpt_store_count(s) == 3);
         }
         gckpt_store_free(s);
@@ -873,7 +873,7 @@ static const char *initial_text(gckpt_store *s, int count, const char *const *of
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, IN)), *top = x;
     for (int i = 0; i < count; i++)
         top = gckpt_mul(top, gckpt_param(g, of[i], gckpt_shape1(IN), normal));
-    gckpt_pick pick = { top, 0 };
+    gckpt_fetch_spec pick = { top, 0 };
     d.mode = GCKPT_INFERENCE;
     d.fetch = &pick;
     d.fetches = 1;
@@ -945,7 +945,7 @@ static void test_initial_trained(void)
     CHECK(gckpt_gradients(e, n.feeds, 2, ROWS, NULL) == GCKPT_OK);
     for (int trained = 0; trained < 2; trained++) {
         gckpt_plan_desc d;
-        gckpt_pick pick = { n.top, 0 };
+        gckpt_fetch_spec pick = { n.top, 0 };
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
         d.fetch = &pick;
@@ -983,7 +983,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < ROWS; i++)
         y_data[i] = (float)i;
     test_planning_takes_none();
-    CHECK(!strcmp(gckpti_storage_name((gckpt_storage)(GCKPT_STORED_I4 + 1)), "not a gckpt_storage"));
+    CHECK(!strcmp(gckpti_storage_name((gckpt_storage)(GCKPT_STORAGE_I4 + 1)), "not a gckpt_storage"));
     test_sums();
     test_same_bits();
     test_only_the_plans();

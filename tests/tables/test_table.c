@@ -158,10 +158,10 @@ enum { VARIANTS = 12 };
 static gckpt_plan *variant_plan(const net *n, int i)
 {
     gckpt_plan_desc d = variant(i);
-    gckpt_pick picks[2];
+    gckpt_fetch_spec picks[2];
     memset(picks, 0, sizeof picks);
     picks[0].tensor = n->top;
-    picks[1] = (gckpt_pick){ n->top, 1 };
+    picks[1] = (gckpt_fetch_spec){ n->top, 1 };
     d.cost_count = d.costs ? (int)n->g->count : 0;
     if (i >= 10) { /* under a budget between the extremes */
         for (int k = 0; k < 2; k++) {
@@ -211,7 +211,7 @@ static void round_trips(void)
         CHECK(f.at == f.size); /* not a byte more */
         CHECK(gckpt_plan_hash(q) == GOLDEN);
         CHECK(same_text(p, q, gckpt_plan_print) && same_text(p, q, gckpt_plan_write) && same_text(p, q, print_c));
-        CHECK(gckpt_plan_work(p) == gckpt_plan_work(q) && gckpt_plan_step_work(p) == gckpt_plan_step_work(q));
+        CHECK(gckpt_plan_cost(p) == gckpt_plan_cost(q) && gckpt_plan_step_cost(p) == gckpt_plan_step_cost(q));
         CHECK(memcmp(&p->recompute, &q->recompute, sizeof p->recompute) == 0);
         for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
             CHECK(gckpt_plan_kind_bytes(p, k) == gckpt_plan_kind_bytes(q, k));
@@ -224,7 +224,7 @@ static void round_trips(void)
         net_free(&n);     /* a plan needs no graph */
         net_free(&again);
         uint64_t hash = run(p, 0, NULL);
-        CHECK(hash != 0 && run(q, GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE, NULL) == hash);
+        CHECK(hash != 0 && run(q, GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE, NULL) == hash);
         gckpt_plan_free(p);
         gckpt_plan_free(q);
         free(f.bytes);
@@ -240,8 +240,8 @@ static void any_desc(void)
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
         d.batch = i < 4 ? batches[i] : ROWS;
         d.offload_bytes = i < 4 ? 0 : 1 << 16;
-        d.offload_work = 1 << 20;
-        d.offload_beside = i < 4 ? 0 : i == 4 ? 2 : -1;
+        d.offload_cost = 1 << 20;
+        d.overlap_offload = i < 4 ? 0 : i == 4 ? 2 : -1;
         file f = { 0 };
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
         CHECK_MSG(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(n.g));
@@ -346,7 +346,7 @@ static void damage(int which, int rounds)
                 gckpt_plan_mode(p) != GCKPT_INFERENCE && q->batch >= p->batch && q->optimiser == p->optimiser &&
                 q->state_slots == p->state_slots && q->update_in_backward == p->update_in_backward && q->term_count == p->term_count &&
                 !memcmp(q->terms, p->terms, p->term_count * sizeof *p->terms) && accepted < 200)
-                CHECK_MSG(run(q, GCKPT_DEBUG_PAINT, NULL) == hash, "number %d as %llu", (int)at, (unsigned long long)now);
+                CHECK_MSG(run(q, GCKPT_DEBUG_POISON, NULL) == hash, "number %d as %llu", (int)at, (unsigned long long)now);
             accepted += q != NULL;
             refused += !q;
             gckpt_plan_free(q);
@@ -613,7 +613,7 @@ static void beyond(void)
         gckpt_tensor *x = gckpt_input(g, i < 4 ? names[i] : "x", GCKPT_F32, gckpt_shape2(2, 4));
         gckpt_tensor *y = gckpt_mul(x, gckpt_param(g, i < 4 ? "w" : name, gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
-        const gckpt_pick pick = { y, 0 }; /* an op has its kind's name and its number */
+        const gckpt_fetch_spec pick = { y, 0 }; /* an op has its kind's name and its number */
         const gckpt_plan_desc d = { .fetch = &pick, .fetches = 1 };
         p = gckpt_plan_new(g, &term, 1, &d);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

@@ -53,10 +53,10 @@ static void refusals(void)
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_NONE) == GCKPT_OK && refused(s, "a", "ranks"));
     CHECK(gckpt_store_ranks(s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK && prints(s, "a_bind"));
 #endif
-#ifndef GCKPT_NO_PACK
+#ifndef GCKPT_NO_QUANT
     gckpt_parameter p;
     gckpt_store_freeze(s, "b", 1);
-    CHECK(gckpt_store_pack(s, "b", GCKPT_STORED_F16) == GCKPT_OK && refused(s, "a", "parameter 1 has no values"));
+    CHECK(gckpt_store_quantise(s, "b", GCKPT_STORAGE_F16) == GCKPT_OK && refused(s, "a", "parameter 1 has no values"));
     CHECK(gckpt_store_get(s, 1, &p) == GCKPT_OK && prints(s, "uint16_t bits[70]"));
 #endif
     gckpt_store_free(s);
@@ -97,9 +97,9 @@ static void looking(void)
     CHECK(gckpt_store_c(s, "a", file_write, &g) == GCKPT_OK && same_file(&f, &g));
     CHECK(gckpt_store_external(s, "mine", gckpt_shape1(3), mine, 0) == GCKPT_OK);
     CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && prints(s, "#define a_flash_bytes 1536\n"));
-#ifndef GCKPT_NO_PACK
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK && prints(s, "#define a_flash_bytes 400\n"));
-    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && prints(s, "#define a_flash_bytes 216\n"));
+#ifndef GCKPT_NO_QUANT
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK && prints(s, "#define a_flash_bytes 400\n"));
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && prints(s, "#define a_flash_bytes 216\n"));
 #endif
     free(f.bytes);
     free(g.bytes);

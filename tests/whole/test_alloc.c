@@ -37,7 +37,7 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), *h = in;
     for (int i = 0; i < 3; i++)
         h = gckpt_checkpoint(block, h, names[i]);
-    gckpt_pick picks[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
+    gckpt_fetch_spec picks[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
     float dx[4 * 6];
     gckpt_term term = { gckpt_mean_squared_error(h, target), 1, 0 };
     pd.mode = mode;

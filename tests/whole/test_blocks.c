@@ -59,19 +59,19 @@ static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
         if (net.s->params[i].external && q.values)
             made = gckpt_store_external(s, q.name, q.shape, q.values, 1);
         else if (net.s->params[i].external)
-            made = gckpt_store_external_packed(s, q.name, q.shape, q.storage, q.packed, q.scales);
+            made = gckpt_store_external_quantised(s, q.name, q.shape, q.storage, q.quantised, q.scales);
         else if (graph)
             made =
                 gckpt_param(g, q.name, q.shape, net.s->params[i].init) ? GCKPT_OK : gckpt_error(g);
         if (graph && made == GCKPT_OK && q.frozen)
             made = gckpt_store_freeze(s, q.name, 1);
-        if (graph && made == GCKPT_OK && q.storage != GCKPT_STORED_F32 &&
+        if (graph && made == GCKPT_OK && q.storage != GCKPT_STORAGE_F32 &&
             !net.s->params[i].external)
-            made = gckpt_store_pack(s, q.name, q.storage);
+            made = gckpt_store_quantise(s, q.name, q.storage);
     }
     if (s && !graph && made == GCKPT_OK)
         made = gckpt_plan_params(p, s);
-    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
     gckpt_exec *e = made == GCKPT_OK ? gckpt_exec_new(p, s, &x) : NULL;
     CHECK_MSG(!s || e || gckpt_error(s) == GCKPT_E_MEMORY || made == GCKPT_E_MEMORY, "%s",
               gckpt_error_text(s));
@@ -136,7 +136,7 @@ static gckpt_tensor *some_param(gckpt_graph *g, int i)
 /* In a block one byte smaller than needed, and in ever larger ones, each error names bytes that do. */
 static void test_told(const gckpt_plan *p)
 {
-    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
     for (size_t past = 0; past < 2; past++)
         for (size_t size = gckpt_store_need(NULL), would = size; would; size += size / 7 + 1) {
             gckpt_store_desc desc = { block_at(past, size), 3 };
@@ -254,11 +254,11 @@ static void test_printed(int more)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
-    const gckpt_pick pick = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
+    const gckpt_fetch_spec pick = { gckpt_linear(x, some_param(g, 0), NULL), 0 };
     gckpt_term term = { gckpt_mean_squared_error(pick.tensor, y), 1, 0 };
-    gckpt_plan_desc d = { .optimiser = GCKPT_OWN_OPTIMISER, .own_state = 2 };
+    gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
     if (more) /* of other structures */
-        d = (gckpt_plan_desc){ .batch = 6, .leaves = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
+        d = (gckpt_plan_desc){ .batch = 6, .virtual_ranks = 2, .precision = GCKPT_BF16, .bf16_weights = 1,
                                .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK_MSG(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK, "%s", gckpt_error_text(g));
@@ -313,7 +313,7 @@ static void change_store(void)
         gckpt_parameter q;
         gckpt_store_peek(net.s, i, &q);
         if (chance(15) && gckpt_store_freeze(net.s, q.name, 1) == GCKPT_OK)
-            CHECK(gckpt_store_pack(net.s, q.name, (gckpt_storage)(1 + below(3))) == GCKPT_OK);
+            CHECK(gckpt_store_quantise(net.s, q.name, (gckpt_storage)(1 + below(3))) == GCKPT_OK);
         else if (chance(15) && q.elements <= (int64_t)(sizeof flash / sizeof *flash)) {
             gckpti_values_free(net.s, &net.s->params[i]); /* as if it had been bound so */
             net.s->params[i].external = 1;
@@ -330,10 +330,10 @@ static void test_random(unsigned seed)
     build(seed, 0);
     random_state = seed * 31 + 7;
     change_store();
-    gckpt_pick pick = { net.pool[0], 0 };
+    gckpt_fetch_spec pick = { net.pool[0], 0 };
     gckpt_plan_desc d = { .batch = net.batch * (1 + (int64_t)below(3)),
                           .optimiser = (gckpt_optimiser)below(4),
-                          .own_state = 3,
+                          .custom_state = 3,
                           .threads = 1 + (int)below(3),
                           .alignment = (size_t)4 << below(6),
                           .stage_parameters = chance(20),
@@ -358,7 +358,7 @@ static void test_random(unsigned seed)
         exit(check_report("blocks"));
     test_store(p);
     static double arena[1 << 16];
-    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
     test_exec(p, &x);
     if (seed % 8 == 0)
         test_told(p);

@@ -131,7 +131,7 @@ static outcome train(const run *r)
         gckpt_recompute(m.top);
     }
     gckpt_plan_desc plan_desc = { .mode = r->mode, .batch = r->batch_of ? r->batch_of : ROWS,
-                                  .update_in_backward = r->in_backward, .threads = r->threads, .group = r->group,
+                                  .update_in_backward = r->in_backward, .threads = r->threads, .segment_size = r->group,
                                   .schedule = r->schedule, .instructions = r->instructions,
                                   .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
@@ -167,7 +167,7 @@ static outcome train(const run *r)
     o.count = report.count;
     o.bytes = gckpt_plan_bytes(p);
     o.arena = gckpt_plan_arena(p);
-    o.bound = gckpt_plan_bound(p);
+    o.bound = gckpt_plan_peak(p);
     o.recompute = gckpt_plan_recompute(p);
     o.measured = gckpt_bytes_measured(e);
     rig_free(e, p, NULL, s);
@@ -184,7 +184,7 @@ static void same(const run *r, const outcome *want, const char *what)
                   memcmp(&o.norm, &want->norm, sizeof o.norm) == 0 && o.count == want->count,
               "%s: setting %d mode %d rows %d: other bits (loss %.9g against %.9g)", what, r->setting, (int)r->mode,
               (int)r->rows, o.loss, want->loss);
-    if (!(r->debug & GCKPT_DEBUG_PAINT) && !(r->stream && r->stream < r->rows))
+    if (!(r->debug & GCKPT_DEBUG_POISON) && !(r->stream && r->stream < r->rows))
         CHECK_MSG(o.bytes == o.measured, "%s: setting %d mode %d rows %d: %lu bytes planned, %lu measured", what, r->setting,
                   (int)r->mode, (int)r->rows, (unsigned long)o.bytes, (unsigned long)o.measured);
     size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;    /* tiny graphs: one such tensor more */
@@ -214,7 +214,7 @@ static void test_same_bits(void)
                 same(&r, &want, "plan and split");
                 if (!wide && (setting + k + rows) % 2)
                     continue;
-                r.debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE;
+                r.debug = GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE;
                 same(&r, &want, "painted");
                 r.debug = 0;
             }
@@ -236,7 +236,7 @@ static void test_same_bits(void)
             r.instructions = random_schedule(m.graph, m.terms, m.term_count, list, 90000);
             r.schedule = list;
             rig_free(NULL, NULL, m.graph, s);
-            r.debug = again & 2 ? GCKPT_DEBUG_PAINT : 0;
+            r.debug = again & 2 ? GCKPT_DEBUG_POISON : 0;
             same(&r, &want, "random schedule");
         }
         r = (run){ .setting = setting, .rows = ROWS, .in_backward = 1 };
@@ -337,8 +337,8 @@ static void test_bytes(void)
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         arena[mode] = gckpt_plan_arena(p);
         bytes[mode] = gckpt_plan_bytes(p);
-        CHECK_MSG((double)arena[mode] <= 1.02 * (double)gckpt_plan_bound(p), "mode %d: arena %lu, bound %lu", mode,
-                  (unsigned long)arena[mode], (unsigned long)gckpt_plan_bound(p));
+        CHECK_MSG((double)arena[mode] <= 1.02 * (double)gckpt_plan_peak(p), "mode %d: arena %lu, bound %lu", mode,
+                  (unsigned long)arena[mode], (unsigned long)gckpt_plan_peak(p));
         CHECK(mode != GCKPT_STORE_ALL || gckpt_plan_recompute(p) <= 0);
         CHECK(mode == GCKPT_STORE_ALL || gckpt_plan_recompute(p) > 0);
         CHECK(mode != GCKPT_SQRT || gckpt_plan_recompute(p) < 1);
@@ -348,8 +348,8 @@ static void test_bytes(void)
     CHECK(arena[GCKPT_SEGMENTS] < arena[GCKPT_STORE_ALL] && arena[GCKPT_SQRT] <= arena[GCKPT_SEGMENTS]);
     d.mode = GCKPT_SQRT;
     size_t least = SIZE_MAX;
-    for (d.group = -LAYERS; d.group <= LAYERS * OPS + 1; d.group++) {
-        gckpt_plan *p = d.group && check_share((unsigned)(d.group + LAYERS), 7) ? gckpt_plan_new(g, &term, 1, &d) : NULL;
+    for (d.segment_size = -LAYERS; d.segment_size <= LAYERS * OPS + 1; d.segment_size++) {
+        gckpt_plan *p = d.segment_size && check_share((unsigned)(d.segment_size + LAYERS), 7) ? gckpt_plan_new(g, &term, 1, &d) : NULL;
         if (!p)
             continue;
         if (gckpt_plan_arena(p) < least)
@@ -357,7 +357,7 @@ static void test_bytes(void)
         gckpt_plan_free(p);
     }
     CHECK(least >= arena[GCKPT_SQRT] && (least == arena[GCKPT_SQRT] || check_tries(9) == 1)); /* not all were tried */
-    d.group = 0;
+    d.segment_size = 0;
     d.mode = GCKPT_AUTO;
     d.budget = bytes[GCKPT_STORE_ALL];
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -486,7 +486,7 @@ static void test_fetch_and_inference(void)
         gckpt_feed feeds[3];
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report;
-        gckpt_pick picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
+        gckpt_fetch_spec picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
         gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = picks, .fetches = 4 };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         gckpt_exec_desc how = { .isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
@@ -711,7 +711,7 @@ static void own(void *user, const gckpt_update *u)
 static void test_optimisers(void)
 {
     static float x[2] = { 1, 2 }, lr = 0.1f;
-    static const gckpt_optimiser kinds[] = { GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER, GCKPT_ADAMW };
+    static const gckpt_optimiser kinds[] = { GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER, GCKPT_ADAMW };
     for (int k = 0; k < 4; k++) {
         gckpt_init init = { 0, 0, 2 };
         gckpt_store *s = gckpt_store_new(NULL);
@@ -721,11 +721,11 @@ static void test_optimisers(void)
         gckpt_report report;
         gckpt_parameter q;
         gckpt_hyper hyper = { 0.1f, 0.5f, 0, 0, 0, 0, 0 };
-        gckpt_plan_desc d = { .optimiser = kinds[k], .own_state = 1 };
+        gckpt_plan_desc d = { .optimiser = kinds[k], .custom_state = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-        if (kinds[k] == GCKPT_OWN_OPTIMISER)
+        if (kinds[k] == GCKPT_CUSTOM_OPTIMISER)
             CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
-        gckpt_exec_desc ed = { .own_optimiser = own, .user = &lr };
+        gckpt_exec_desc ed = { .custom_optimiser = own, .user = &lr };
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
@@ -734,7 +734,7 @@ static void test_optimisers(void)
         for (int step = 1; step <= 3; step++) {
             CHECK(gckpt_step(e, &feed, 1, 2, &hyper, &report) == GCKPT_OK && report.count == 2);
             CHECK(fabs(report.grad_norm - gradient) < 1e-6);
-            if (kinds[k] != GCKPT_OWN_OPTIMISER)
+            if (kinds[k] != GCKPT_CUSTOM_OPTIMISER)
                 w -= rate * 0.5 * w;
             m = kinds[k] == GCKPT_MOMENTUM ? 0.9 * m + gradient : kinds[k] == GCKPT_ADAMW ? 0.9 * m + 0.1 * gradient : gradient;
             v = 0.999 * v + 0.001 * gradient * gradient;
@@ -766,7 +766,7 @@ static void test_corners(void)
         gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
         gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each round   */
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
-        gckpt_pick pick = { y, 0 };
+        gckpt_fetch_spec pick = { y, 0 };
         gckpt_plan_desc d = { .batch = 4, .fetch = &pick, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);

@@ -201,7 +201,7 @@ static gckpt_result twice_shape(gckpt_call *call)
     else if (fault.how == 7)
         call->shape.d[call->shape.n - 1] = INT64_MAX;
     else
-        call->aux_bytes = call->work_forward = call->work_backward = SIZE_MAX;
+        call->saved_bytes = call->workspace_forward = call->workspace_backward = SIZE_MAX;
     return GCKPT_OK;
 }
 static void twice_forward(const gckpt_call *call)
@@ -385,7 +385,7 @@ ODD(move, (void *c, void *to, const void *from, size_t n, int out), c, to, from,
 ODD(fill, (const gckpt_call *c, void *to, uint32_t word, int64_t n), c, to, word, n)
 ODD(add, (const gckpt_call *c, float *to, const float *from, int64_t n), c, to, from, n)
 ODD(convert, (const gckpt_call *c, const gckpt_conversion *conversion), c, conversion)
-ODD(update, (const gckpt_call *c, const gckpt_pass *pass), c, pass)
+ODD(update, (const gckpt_call *c, const gckpt_update_pass *pass), c, pass)
 ODD(nonfinite, (const gckpt_call *c, const float *x, int64_t n, uint32_t *found), c, x, n, found)
 
 /* ---- a life ---- */
@@ -463,8 +463,8 @@ static gckpt_result time_it(gckpt_exec *e, const gckpt_feed *feeds, int n)
 
 static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *hyper)
 {
-    static gckpt_spent spent[300];
-    gckpt_profile profile = { .seconds = seconds, .spent = spent, .count = gckpt_plan_length(p) };
+    static gckpt_profile_entry spent[300];
+    gckpt_profile profile = { .clock = seconds, .entries = spent, .count = gckpt_plan_length(p) };
     if (variant != PROFILE)
         return gckpt_step(e, feeds, variant == OP_CLASSES ? 3 : 2, ROWS, hyper, NULL);
     CHECK(profile.count <= 300);
@@ -507,7 +507,7 @@ static uint64_t life(const gckpt_backend *backend, int fitted)
             pd.mode = GCKPT_AUTO;
             pd.budget = budget[backend != NULL];
             pd.offload_bytes = sizeof slower;
-            pd.offload_work = 1;
+            pd.offload_cost = 1;
             ed.offload = backend ? NULL : offload, ed.reload = backend ? NULL : reload;
             ed.wait = variant == WAIT ? wait_for : NULL;
         }
@@ -668,7 +668,7 @@ int main(void)
         printf("test_faults: no pages without access here\n");
         return 0;
     }
-    odd_backend.get = odd_get;
+    odd_backend.allocate = odd_get;
     odd_backend.workspace = odd_workspace;
     odd_backend.find = odd_find;
     odd_backend.finish = odd_finish;
@@ -682,8 +682,8 @@ int main(void)
     odd_backend.nonfinite = odd_nonfinite;
     odd_backend.host_get = odd_host_get;
     odd_backend.host_release = odd_host_release;
-    odd_backend.move = odd_move;
-    odd_backend.join = odd_join;
+    odd_backend.copy_async = odd_move;
+    odd_backend.wait_copies = odd_join;
     find_bytes();
     strike_all(ALLOCATION, "base", "allocation, once", 1, HARMS);
     strike_all(ALLOCATIONS, "base", "allocations from there on", 1, HARMS);

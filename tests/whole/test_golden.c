@@ -128,7 +128,7 @@ static void test_op(const golden_case *c)
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_tensor *in[3] = { NULL, NULL, NULL }, *out = NULL;
     gckpt_feed feeds[4];
-    gckpt_pick picks[4];
+    gckpt_fetch_spec picks[4];
     gckpt_term term = { NULL, 1, 0 };
     gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_report report;
@@ -148,7 +148,7 @@ static void test_op(const golden_case *c)
         if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
-            picks[n_picks++] = (gckpt_pick){ in[i], 1 };
+            picks[n_picks++] = (gckpt_fetch_spec){ in[i], 1 };
         }
     }
     while (b < BUILDERS && strcmp(names[b], c->name) != 0)
@@ -158,7 +158,7 @@ static void test_op(const golden_case *c)
     if (c->out.n) {
         gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
         feeds[n_feeds++] = (gckpt_feed){ gckpt_id(r), c->r };
-        picks[n_picks++] = (gckpt_pick){ out, 0 };
+        picks[n_picks++] = (gckpt_fetch_spec){ out, 0 };
         term.loss = gckpt_sum_loss(gckpt_mul(out, r));
     } else {
         term.loss = out;
@@ -205,7 +205,7 @@ static void test_weighted_mean(int64_t micro)
     gckpt_tensor *w = gckpt_input(graph, "w", GCKPT_F32, gckpt_shape2(micro, 3));
     gckpt_tensor *h = gckpt_mul(x, gckpt_param(graph, "one", gckpt_shape1(1), one));
     gckpt_term term = { gckpt_cross_entropy_with(h, t, w, 0), 1, 0 };
-    gckpt_pick pick = { h, 1 };
+    gckpt_fetch_spec pick = { h, 1 };
     gckpt_plan_desc desc = { .batch = 2, .fetch = &pick, .fetches = 1 };
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
@@ -274,7 +274,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     gckpt_tensor *y = gckpt_input(graph, "targets", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
     gckpt_tensor *wte = weight(graph, "", "wte"), *h;
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_pick picks[PARAMETERS];
+    gckpt_fetch_spec picks[PARAMETERS];
     gckpt_feed feeds[2];
 
     h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
@@ -283,7 +283,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
     term.loss = gckpt_linear_cross_entropy(h, wte, y);
     for (int i = 0; i < PARAMETERS; i++) {
-        picks[i] = (gckpt_pick){ weight(graph, "", golden_parameters[i].initial.name), 1 };
+        picks[i] = (gckpt_fetch_spec){ weight(graph, "", golden_parameters[i].initial.name), 1 };
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }

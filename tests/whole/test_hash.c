@@ -106,7 +106,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.precision = precision;
     desc.budget = budget;
     desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* copies as if they cost next to nothing */
-    desc.offload_work = 1;
+    desc.offload_cost = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     offloaded = p ? gckpt_plan_offloaded(p) : 0;
@@ -114,7 +114,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     how.isa = kernels;
     how.backend = backend;
     how.parallel_for = kernels == GCKPT_ISA_AUTO ? NULL : any_order;
-    how.debug = kernels == GCKPT_ISA_AUTO ? 0 : GCKPT_DEBUG_PAINT;
+    how.debug = kernels == GCKPT_ISA_AUTO ? 0 : GCKPT_DEBUG_POISON;
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
     CHECK(kernels == GCKPT_ISA_AUTO || gckpt_exec_isa(e) == kernels);
@@ -153,7 +153,7 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
         hash = mix(mix(hash, (uint64_t)in.kind), (uint64_t)in.id);
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         hash = mix(mix(mix(hash, b.offset), b.size), (uint64_t)b.start);
-    return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_work(p));
+    return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_cost(p));
 }
 
 /* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. Not of
@@ -213,7 +213,7 @@ static uint64_t plans(int threads)
         for (int k = 0; k < n; k++) {
             gckpt_point point = { 0, 0, 0, 0, 0 };
             gckpt_frontier_get(f, k, &point);
-            hash = mix(mix(hash, point.bytes), point.work);
+            hash = mix(mix(hash, point.bytes), point.cost);
             gckpt_plan *p = k % 4 == 0 ? gckpt_frontier_plan(f, point.bytes) : NULL;
             hash = p ? hash_plan(hash, p) : hash;
             gckpt_plan_free(p);

@@ -152,7 +152,7 @@ static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int cou
     for (int i = 0; i < 2 * ROWS * IN; i++)
         x[i] = (float)(i * 37 % 19) / 19 - 0.4f;
     gckpt_plan_desc desc;
-    gckpt_pick pick = { l->w, 1 };
+    gckpt_fetch_spec pick = { l->w, 1 };
     gckpt_hyper hyper = gckpt_hyper_lr(0);
     gckpt_report report = { 0, 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
@@ -426,7 +426,7 @@ static void beyond(void)
         h.costs[i].backward = UINT64_C(1) << 40;
     desc.batch = INT64_MAX / 2;
     p = gckpt_plan_new(h.g, &h.term, 1, &desc); /* of a step: more than there are numbers */
-    CHECK(p && gckpt_plan_step_work(p) == UINT64_MAX);
+    CHECK(p && gckpt_plan_step_cost(p) == UINT64_MAX);
     gckpt_plan_free(p);
     huge_free(&h);
 
@@ -471,7 +471,7 @@ static void beyond(void)
 static gckpt_result vast_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->work_forward = (size_t)call->shape.d[0] * (PTRDIFF_MAX / 256);
+    call->workspace_forward = (size_t)call->shape.d[0] * (PTRDIFF_MAX / 256);
     return GCKPT_OK;
 }
 
@@ -625,7 +625,7 @@ static void in_place(void)
     desc.budget = gckpt_plan_bytes(all);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-    CHECK_MSG(gckpt_plan_work(p) == gckpt_plan_work(all) && gckpt_plan_bytes(p) <= desc.budget,
+    CHECK_MSG(gckpt_plan_cost(p) == gckpt_plan_cost(all) && gckpt_plan_bytes(p) <= desc.budget,
               "%g %% recomputed where store-all fits", 100 * gckpt_plan_recompute(p));
     gckpt_plan_free(p);
     gckpt_plan_free(all);
@@ -704,7 +704,7 @@ static int64_t pair_classes(const gckpt_call *call, int i)
 /* scored: logits (R,V), i32 action (R), value (R): a loss, sum of -value log softmax[action] */
 static gckpt_result scored_shape(gckpt_call *call)
 {
-    call->aux_bytes = 0;
+    call->saved_bytes = 0;
     return GCKPT_OK;
 }
 
@@ -794,7 +794,7 @@ static void index_inputs(void)
                             { gckpt_id(action), actions },
                             { gckpt_id(value), values } };
     gckpt_plan_desc desc;
-    gckpt_pick pick = { table, 1 };
+    gckpt_fetch_spec pick = { table, 1 };
     memset(&desc, 0, sizeof desc);
     desc.batch = BATCH;
     desc.fetch = &pick;

@@ -34,14 +34,14 @@ static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, con
                              gckpt_report *report)
 {
     double clock = 0, seconds = 0;
-    gckpt_spent *spent = (gckpt_spent *)calloc((size_t)length, sizeof *spent);
-    gckpt_profile p = { .seconds = profile_clock, .user = &clock, .spent = spent, .count = length };
+    gckpt_profile_entry *spent = (gckpt_profile_entry *)calloc((size_t)length, sizeof *spent);
+    gckpt_profile p = { .clock = profile_clock, .user = &clock, .entries = spent, .count = length };
     const gckpt_result result = gckpt_profile_step(e, f, n, net.batch, hyper, &p);
     for (int i = 0; i < length; i++) {
         seconds += spent[i].seconds;
         CHECK(spent[i].seconds == 0.5 * (double)spent[i].runs);
     }
-    CHECK(result != GCKPT_OK || (p.steps == 1 && p.all == seconds + 1));
+    CHECK(result != GCKPT_OK || (p.steps == 1 && p.total_seconds == seconds + 1));
     *report = p.report;
     free(spent);
     return result;
@@ -73,12 +73,12 @@ static int mixes_rows(const gckpt_plan *p)
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
     gckpt_report report = { 0 };
-    gckpt_pick fetch[PICKS];
+    gckpt_fetch_spec fetch[PICKS];
     gckpt_parameter q;
     net_open(seed, r->way, r->rows);
     int inference = r->mode == GCKPT_INFERENCE, fetches = inference ? 0 : pick_count;
     for (int i = 0; i < fetches; i++)
-        fetch[i] = (gckpt_pick){ net.nodes[picks[i].id].t, picks[i].gradient };
+        fetch[i] = (gckpt_fetch_spec){ net.nodes[picks[i].id].t, picks[i].gradient };
     gckpt_plan_desc d = net.d;
     d.mode = r->mode;
     d.batch = net.batch;
@@ -89,7 +89,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     d.fetch = fetch;
     d.fetches = fetches;
     d.backend = RANDOM_BACKEND(want);
-    gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend, .own_optimiser = net_update };
+    gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend, .custom_optimiser = net_update };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     if (p && want && !d.backend)
         p = through_file(p, r->what);
@@ -97,7 +97,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(net.g), gckpt_error_text(net.s)))
         exit(check_report("test_random"));
     outcome o = { .bytes = gckpt_plan_bytes(p) };
-    CHECK(gckpt_plan_split_exact(p, NULL) == (inference || !mixes_rows(p)) && gckpt_plan_arena(p) >= gckpt_plan_bound(p));
+    CHECK(gckpt_plan_split_exact(p, NULL) == (inference || !mixes_rows(p)) && gckpt_plan_arena(p) >= gckpt_plan_peak(p));
     CHECK(!r->budget || o.bytes <= r->budget);
     gckpt_result result = GCKPT_OK;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
@@ -117,7 +117,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
         for (int64_t k = 0; k < 4 * q.elements; k++)
             if (q.state[k % 4])
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
-    const int64_t leaves = d.leaves && !inference ? d.leaves : 1;
+    const int64_t leaves = d.virtual_ranks && !inference ? d.virtual_ranks : 1;
     int64_t at_once = r->stream ? r->stream : net.batch, tail = (net.batch - 1) % at_once % net.rows + 1; /* last micro-batch */
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
         if (picks[i].data && leaves > 1)
@@ -138,7 +138,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                   want->loss[1], o.norm[1], want->norm[1]);
     /* where a leaf has fewer rows than a micro-batch may have, none is full */
     const int full = (net.batch + leaves - 1) / leaves >= net.rows && (!r->stream || r->stream >= net.rows);
-    if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_PAINT) && full && !refused)
+    if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_POISON) && full && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed, r->what,
                   (int)r->rows, (unsigned long)o.bytes, (unsigned long)gckpt_bytes_measured(e));
     rig_free(e, p, NULL, NULL);
@@ -180,7 +180,7 @@ static int own_schedule(unsigned seed, const gckpt_instruction *list, int n, gck
 /* Data; picks of what has a value or a gradient; store-all's schedule of what depends on the batch. */
 static int prepare(unsigned seed, gckpt_instruction *list)
 {
-    gckpt_pick all[PICKS];
+    gckpt_fetch_spec all[PICKS];
     int n = 0;
     net_open(seed, 0, 0);
     gckpt_plan_desc d = net.d;
@@ -193,7 +193,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     pick_count = 0;
     for (int i = 0; i < 20 && pick_count < PICKS; i++) {
         T *t = net.nodes[below(net.count)].t;
-        gckpt_pick *pick = &all[pick_count];
+        gckpt_fetch_spec *pick = &all[pick_count];
         pick->tensor = t, pick->gradient = chance(50), d.fetch = pick, d.fetches = 1;
         gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
         if (p) {
@@ -241,7 +241,7 @@ static void test_graph(unsigned seed)
     static const char *const names[] = { "store-all", "memory-poor", "segments", "sqrt", "schedule" };
     size_t least = SIZE_MAX, most = 0;
     random_state = seed + 77u;
-    int length = prepare(seed, list), mixes = net.mixes, leaves = net.d.leaves;
+    int length = prepare(seed, list), mixes = net.mixes, leaves = net.d.virtual_ranks;
     int other = net.dropout || mixes || net.d.precision == GCKPT_BF16_STOCHASTIC; /* in inference */
     int64_t batch = net.batch;
     run plain = { .what = "plain", .mode = GCKPT_STORE_ALL, .rows = batch, .debug = GCKPT_DEBUG_PLAIN };
@@ -258,7 +258,7 @@ static void test_graph(unsigned seed)
             r.way = chance(70) ? 1 + (int)below(9) : 0;
             r.pieces = chance(40) ? 1 + (int)below(5) : 0;
             r.stream = chance(30) && rows < batch && !r.pieces ? 1 + (int64_t)below(batch) : 0;
-            r.debug = (chance(60) ? GCKPT_DEBUG_PAINT : GCKPT_DEBUG_MEASURE) | (chance(50) ? GCKPT_DEBUG_RECOMPUTE : 0);
+            r.debug = (chance(60) ? GCKPT_DEBUG_POISON : GCKPT_DEBUG_MEASURE) | (chance(50) ? GCKPT_DEBUG_RECOMPUTE : 0);
             train(seed, &r, &want);
         }
     if (most > 0) {
@@ -272,7 +272,7 @@ static void test_graph(unsigned seed)
             r = (run){ .what = "update in backward", .mode = modes[k], .rows = batch, .in_backward = 1, .schedule = schedule };
             r.instructions = k == 4 ? own_schedule(seed, list, length, schedule, 15000) : 0;
             r.way = chance(70) ? 1 + (int)below(9) : 0;
-            r.debug = chance(50) ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : GCKPT_DEBUG_MEASURE;
+            r.debug = chance(50) ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : GCKPT_DEBUG_MEASURE;
             train(seed, &r, &late);
         }
         if (seed % 2 == 0)

@@ -133,27 +133,27 @@ static gckpt_tensor *joined_many(int n)
 static void refuse_turns(void)
 {
     const float f[4] = { 1, 0.5f, 0, -1 }, odd[2] = { NAN, INFINITY };
-    gckpt_rotary_desc d = { .heads = 2, .turned = 6, .frequencies = f, .scale = 1.5f };
+    gckpt_rotary_desc d = { .heads = 2, .columns = 6, .frequencies = f, .scale = 1.5f };
     TAKEN(gckpt_rotary_with(f3(2, 3, 12), &d));
     REFUSED(E_S, "rotary: 6 columns of a head are to be turned; an even number up to its 4 can be",
             gckpt_rotary_with(f3(2, 3, 8), &d));
     REFUSED(E_S, "C = 2 heads of even size", gckpt_rotary_with(f3(2, 3, 9), &d));
-    d.turned = 3;
+    d.columns = 3;
     REFUSED(E_S, "rotary: 3 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
-    d.turned = -2;
+    d.columns = -2;
     REFUSED(E_S, "rotary: -1 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
-    d.turned = 8;
+    d.columns = 8;
     REFUSED(E_A, "rotary: frequency 3 is -1; 0 and more is possible",
             gckpt_rotary_with(f3(2, 3, 16), &d));
-    d.frequencies = odd, d.turned = 2;
+    d.frequencies = odd, d.columns = 2;
     REFUSED(E_A, "rotary: frequency 0 is nan", gckpt_rotary_with(f3(2, 3, 8), &d));
     d.frequencies = odd + 1;
     REFUSED(E_A, "rotary: frequency 0 is inf", gckpt_rotary_with(f3(2, 3, 8), &d));
-    d.turned = 1026;
+    d.columns = 1026;
     REFUSED(E_A, "frequencies at most 512, not 513", gckpt_rotary_with(f3(1, 1, 2052), &d));
-    d.frequencies = NULL, d.turned = 4, d.scale = -1;
+    d.frequencies = NULL, d.columns = 4, d.scale = -1;
     REFUSED(E_A, "rotary: scale -1 must be positive", gckpt_rotary_with(f3(2, 3, 8), &d));
-    d.scale = 0, d.first = -1;
+    d.scale = 0, d.position = -1;
     REFUSED(E_A, "rotary: first position -1;", gckpt_rotary_with(f3(2, 3, 8), &d));
     REFUSED(E_A, "rotary: a desc is needed", gckpt_rotary_with(f3(2, 3, 8), NULL));
 }
@@ -443,7 +443,7 @@ static gckpt_result huge_shape(gckpt_call *call)
 }
 static gckpt_result huge_aux(gckpt_call *call)
 {
-    call->aux_bytes = SIZE_MAX / 2;
+    call->saved_bytes = SIZE_MAX / 2;
     return same_shape(call);
 }
 static gckpt_result grows(gckpt_call *call) /* refuses more than 4 rows: then the op mixes them */
@@ -651,7 +651,7 @@ static void odd_attributes(void)
         memset(&d, 0, sizeof d);
         begin();
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
-        const gckpt_pick pick = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
+        const gckpt_fetch_spec pick = { gckpt_apply(&plain, &x, 1, bytes, sizeof bytes), 0 };
         d.mode = GCKPT_INFERENCE, d.fetch = &pick, d.fetches = 1;
         gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
         hash[k] = gckpt_plan_hash(p);
@@ -677,7 +677,7 @@ static void aux_alone(void)
         call.in[k].shape = call.shape, call.in[k].data = x[k];
     for (int k = 0; k < 2; k++) {
         call.out = k ? NULL : out;
-        call.aux = aux[k];
+        call.saved = aux[k];
         gckpti_op_attention.forward(&call);
     }
     CHECK(!memcmp(aux[0], aux[1], sizeof aux[0]) && aux[0][3] != 0.0f);
@@ -755,7 +755,7 @@ static void one_by_one(void)
     CHECK(gckpt_positions_at(f3(1, 3, 4), f2(8, 4), 2) && g->positions == 6);
     CHECK(gckpt_positions_at(f3(1, 3, 4), f2(12, 4), 2) && g->positions == 6);
     begin(); /* what has no axis has no rows, either */
-    CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes & GCKPTI_ALWAYS);
+    CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes & GCKPTI_MIXES_ALWAYS);
     begin(); /* a condition that is a parameter gets no gradient */
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(2), ones());
     CHECK(gckpt_where(w, f1(2), f1(2))->in[0] != w);
@@ -860,9 +860,9 @@ static void null_objects(void)
     CHECK(!gckpt_exec_new(NULL, NULL, NULL));
 
     CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_arena(NULL) == 0 &&
-          gckpt_plan_bound(NULL) == 0);
-    CHECK(gckpt_plan_kind_bytes(NULL, 0) == 0 && gckpt_plan_work(NULL) == 0 &&
-          gckpt_plan_step_work(NULL) == 0);
+          gckpt_plan_peak(NULL) == 0);
+    CHECK(gckpt_plan_kind_bytes(NULL, 0) == 0 && gckpt_plan_cost(NULL) == 0 &&
+          gckpt_plan_step_cost(NULL) == 0);
     CHECK(!(gckpt_plan_recompute(NULL) > 0) && !(gckpt_plan_overhead(NULL) > 0) &&
           gckpt_plan_rows(NULL) == 0);
     CHECK(gckpt_plan_in_backward(NULL) == 0 && gckpt_plan_mode(NULL) == GCKPT_AUTO &&
@@ -880,7 +880,7 @@ static void null_objects(void)
     CHECK(gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
     CHECK(gckpt_plan_params(NULL, NULL) == E_A);
     int64_t first = 1;
-    CHECK(gckpt_plan_share(NULL, 8, 0, &first) == 0 && first == 0);
+    CHECK(gckpt_plan_rank_rows(NULL, 8, 0, &first) == 0 && first == 0);
 
     CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
     CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
@@ -892,7 +892,7 @@ static void null_objects(void)
           gckpt_forward(NULL, NULL, 0, 1, NULL) == E_A);
     CHECK(gckpt_step_begin(NULL, &hyper) == E_A && gckpt_step_add(NULL, NULL, 0, 1) == E_A);
     CHECK(gckpt_step_end(NULL, NULL) == E_A && gckpt_step_start(NULL, NULL, 0, 1, &hyper) == E_A);
-    CHECK(gckpt_run_some(NULL, 1, NULL) == E_A && gckpt_next(NULL).id == -1 &&
+    CHECK(gckpt_run_some(NULL, 1, NULL) == E_A && gckpt_next_instruction(NULL).id == -1 &&
           !gckpt_fetch(NULL, 0, 0));
     CHECK(gckpt_bytes_measured(NULL) == 0 && gckpt_exec_isa(NULL) == GCKPT_ISA_AUTO);
     CHECK(gckpt_check_gradients(NULL, NULL, 0, 1, NULL) == E_A);
@@ -1268,7 +1268,7 @@ static void arenas(void)
         EXEC_REFUSED(n.p, &bind, E_A, "the arena given has");
     }
     bind.arena = at; /* exactly what is needed; two executors share it */
-    bind.debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT;
+    bind.debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON;
     n.e = gckpt_exec_new(n.p, s, &bind);
     CHECK(n.e && step(&n, BATCH, &given) == GCKPT_OK && gckpt_store_hash(s) == hash &&
           given.loss == own.loss);
@@ -1311,7 +1311,7 @@ static void canary(void)
     op.forward = scribble;
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     gckpt_tensor *y = apply(&op, x);
-    gckpt_pick pick = { y, 0 };
+    gckpt_fetch_spec pick = { y, 0 };
     gckpt_plan_desc desc = batch_of(0);
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = &pick;
@@ -1412,14 +1412,14 @@ static void binding(void)
     stop(&n);
 
     gckpt_plan_desc desc = batch_of(0);
-    desc.optimiser = GCKPT_OWN_OPTIMISER;
+    desc.optimiser = GCKPT_CUSTOM_OPTIMISER;
     begin();
     n = build();
     n.p = gckpt_plan_new(g, n.terms, 1, &desc);
     EXEC_REFUSED(n.p, NULL, E_A, "desc.own_optimiser is missing");
     bind = no_desc();
     EXEC_REFUSED(n.p, &bind, E_A, "desc.own_optimiser is missing");
-    bind.own_optimiser = own_update;
+    bind.custom_optimiser = own_update;
     n.e = gckpt_exec_new(n.p, s, &bind);
     hash = gckpt_store_hash(s);
     CHECK(n.e && step(&n, ROWS, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash &&
@@ -1536,11 +1536,11 @@ static void pieces(void)
         n = start(&desc, NULL);
         gckpt_feed both[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
         int runs = 0, length = gckpt_plan_length(n.p), losses_run = 0;
-        CHECK(gckpt_next(n.e).id == -1);
+        CHECK(gckpt_next_instruction(n.e).id == -1);
         CHECK(gckpt_step_start(n.e, both, 2, 5, &h) == GCKPT_OK);
         gckpt_result result = GCKPT_MORE;
         while (result == GCKPT_MORE) {
-            gckpt_instruction next = gckpt_next(n.e), at;
+            gckpt_instruction next = gckpt_next_instruction(n.e), at;
             int known = 0;
             for (int i = 0; i < length; i++)
                 known += gckpt_plan_get(n.p, i, &at) == GCKPT_OK && at.kind == next.kind &&
@@ -1549,12 +1549,12 @@ static void pieces(void)
                 CHECK(known == 1);
             losses_run +=
                 piece == 1 && next.kind == GCKPT_FORWARD && next.id == gckpt_id(n.terms[0].loss);
-            CHECK(gckpt_run_some(n.e, 0, &report) == GCKPT_MORE && gckpt_next(n.e).id == next.id);
+            CHECK(gckpt_run_some(n.e, 0, &report) == GCKPT_MORE && gckpt_next_instruction(n.e).id == next.id);
             result = gckpt_run_some(n.e, piece, &report);
             runs++;
         }
         CHECK(result == GCKPT_OK && runs > length / piece && report.loss == whole.loss);
-        CHECK(gckpt_store_hash(s) == hash && gckpt_next(n.e).id == -1);
+        CHECK(gckpt_store_hash(s) == hash && gckpt_next_instruction(n.e).id == -1);
         CHECK_MSG(piece > 1 || losses_run == 3, "%d micro-batches", losses_run);
         CHECK(gckpt_run_some(n.e, 1, &report) == E_A);
         stop(&n);
@@ -1567,8 +1567,8 @@ typedef struct {
 static int cancels(void *user, const gckpt_progress *p)
 {
     canceller *c = (canceller *)user;
-    CHECK(p->instruction >= 0 && p->instruction < p->instructions && p->row >= 0 &&
-          p->row <= p->rows && p->name);
+    CHECK(p->instruction >= 0 && p->instruction < p->instructions && p->first_row >= 0 &&
+          p->first_row <= p->rows && p->name);
     c->updates += p->kind == GCKPT_UPDATE;
     return c->calls++ >= c->at;
 }
@@ -1595,7 +1595,7 @@ static void cancelling(void)
             cancelled++;
             CHECK(c.updates <= 1 && c.calls == at + 1);
             CHECK(gckpt_store_hash(s) == before && gckpt_store_step(s) == 0 &&
-                  gckpt_next(n.e).id == -1);
+                  gckpt_next_instruction(n.e).id == -1);
             SAID(n.e, GCKPT_CANCELLED, "nothing was changed");
             c.at = 1000;
             CHECK(step(&n, BATCH, &report) == GCKPT_OK && gckpt_store_hash(s) == done);
@@ -1629,7 +1629,7 @@ static void requests(void)
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, C), ones());
     gckpt_tensor *decay = gckpt_sum_loss(gckpt_mul(w, w));
     gckpt_cost costs[2] = { { 1, 1 }, { 1, 1 } };
-    gckpt_pick pick = { NULL, 0 };
+    gckpt_fetch_spec pick = { NULL, 0 };
     gckpt_instruction in = { GCKPT_FORWARD, 0 };
 #define PLAN_REFUSED(field, value, text)                                                           \
     do {                                                                                           \
@@ -1640,11 +1640,11 @@ static void requests(void)
     PLAN_REFUSED(mode, (gckpt_mode)42, "plan: desc.mode is 42; allowed is 0 to 7");
     PLAN_REFUSED(mode, (gckpt_mode)-1, "desc.mode is -1; allowed is 0 to 7");
     PLAN_REFUSED(optimiser, (gckpt_optimiser)4, "desc.optimiser is 4; allowed is 0 to 3");
-    PLAN_REFUSED(own_state, -1, "desc.own_state is -1; allowed is 0 to 4");
-    PLAN_REFUSED(own_state, 5, "desc.own_state is 5; allowed");
+    PLAN_REFUSED(custom_state, -1, "desc.own_state is -1; allowed is 0 to 4");
+    PLAN_REFUSED(custom_state, 5, "desc.own_state is 5; allowed");
     PLAN_REFUSED(threads, -1, "desc.threads is -1; allowed is 0 to 1024");
     PLAN_REFUSED(threads, 1025, "desc.threads is 1025");
-    PLAN_REFUSED(group, INT32_MIN, "desc.group is -2147483648; allowed is -2147483647 or more");
+    PLAN_REFUSED(segment_size, INT32_MIN, "desc.group is -2147483648; allowed is -2147483647 or more");
     PLAN_REFUSED(batch, -1, "desc.batch is -1; allowed is 0 or more");
     PLAN_REFUSED(precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
     PLAN_REFUSED(precision, (gckpt_precision)4, "desc.precision is 4; allowed is 0 to 3");
@@ -1668,7 +1668,7 @@ static void requests(void)
                                         { GCKPT_FORWARD, gckpt_id(n.tokens) },
                                         { GCKPT_BACKWARD, -1 },
                                         { GCKPT_BACKWARD, 1000 },
-                                        { (gckpt_kind)(GCKPT_HOLD + 1), gckpt_id(n.hidden) } };
+                                        { (gckpt_kind)(GCKPT_OFFLOAD_DONE + 1), gckpt_id(n.hidden) } };
     d.instructions = 1;
     for (int i = 0; i < 7; i++) {
         d.schedule = &wrong[i];
@@ -1777,7 +1777,7 @@ static void requests(void)
     CHECK(!*gckpt_plan_op(p, -1) && !*gckpt_plan_op(p, 1000) && !*gckpt_plan_op(p, 0));
     CHECK(gckpt_plan_usage(p, -1, &usage) == E_A && gckpt_plan_usage(p, last[0], &usage) == E_A &&
           gckpt_plan_usage(p, 0, NULL) == E_A);
-    CHECK(gckpt_plan_usage(p, last[0] - 1, &usage) == GCKPT_OK && usage.work == 0);
+    CHECK(gckpt_plan_usage(p, last[0] - 1, &usage) == GCKPT_OK && usage.cost == 0);
     CHECK(gckpt_plan_print(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_trace(p, NULL, NULL) == E_A && gckpt_plan_write(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, "x", NULL, NULL) == E_A);
@@ -1899,13 +1899,13 @@ static void once_forward(
     const gckpt_call *call) /* of a parameter: row 0 of 1, whatever the batch */
 {
     told.runs++;
-    told.wrong += call->row != 0 || call->rows != 1;
+    told.wrong += call->first_row != 0 || call->rows != 1;
     memcpy(call->out, call->in[0].data, 3 * sizeof(float));
 }
 static void once_backward(const gckpt_call *call)
 {
     told.backwards++;
-    told.wrong += call->row != 0 || call->rows != 1;
+    told.wrong += call->first_row != 0 || call->rows != 1;
     for (int i = 0; i < 3 && call->in[0].grad; i++)
         call->in[0].grad[i] =
             (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
@@ -2233,7 +2233,7 @@ static void large(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     size_t least = SIZE_MAX;
     for (int group = 20; group <= 30; group++) { /* sqrt(602) = 24.5 */
-        desc.group = group;
+        desc.segment_size = group;
         gckpt_plan *q = gckpt_plan_new(g, &term, 1, &desc);
         least = gckpt_plan_bytes(q) < least ? gckpt_plan_bytes(q) : least;
         gckpt_plan_free(q);
@@ -2355,8 +2355,8 @@ static void no_memory(void)
 /* ---- what only a plan can refuse ---- */
 static gckpt_result one_thread(gckpt_call *call)
 {
-    call->work_forward = call->threads > 2 ? SIZE_MAX / 2 : 0;
-    call->work_backward = call->threads > 3 ? SIZE_MAX / 2 : 0;
+    call->workspace_forward = call->threads > 2 ? SIZE_MAX / 2 : 0;
+    call->workspace_backward = call->threads > 3 ? SIZE_MAX / 2 : 0;
     return call->threads > 1 && call->threads != 3 ? GCKPT_E_SHAPE : same_shape(call);
 }
 

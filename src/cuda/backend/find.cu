@@ -81,35 +81,35 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     FAST_ROOMS(X)
 #undef X
     if (is_op(op, "conv2d") || is_op(op, "average_pool"))
-        call->work_forward = call->work_backward = 0;
+        call->workspace_forward = call->workspace_backward = 0;
 #ifndef GCKPT_NO_IMAGES
     if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->work_forward = call->work_backward = sizeof(float) * (size_t)channel_room(call);
+        call->workspace_forward = call->workspace_backward = sizeof(float) * (size_t)channel_room(call);
 #endif
 #ifndef GCKPT_NO_RECURRENT
     if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->work_forward = sizeof(float) * (size_t)cells_room(call, 0);
-        call->work_backward = sizeof(float) * (size_t)cells_room(call, 1);
+        call->workspace_forward = sizeof(float) * (size_t)cells_room(call, 0);
+        call->workspace_backward = sizeof(float) * (size_t)cells_room(call, 1);
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
     if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
         classes = classes || is_op(op, "cross_entropy");
         int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->work_forward = (size_t)rows * sizeof(float);
+        call->workspace_forward = (size_t)rows * sizeof(float);
         if (call->inputs == 3) /* and, for each weight, of those behind it */
-            call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
+            call->workspace_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
                                                            (classes ? rows : 0));
     }
     if (is_op(op, "embed") || is_op(op, "gather"))
-        call->work_backward =
+        call->workspace_backward =
             sizeof(unsigned) *
             (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
     if (is_op(op, "linear_cross_entropy"))
         for (int backward = 0; backward < 2; backward++)
-            (backward ? call->work_backward : call->work_forward) =
+            (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
-        call->work_backward = call->aux_bytes;
+        call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }

@@ -1,12 +1,12 @@
 /* T: what is stored. Four values may lie in two rows. */
 template <class T> struct Unpacking {
-    gckpt_unpacking u;
+    gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Pack<T, N> from = load<N>((const T *)u.packed + i);
+        Pack<T, N> from = load<N>((const T *)u.quantised + i);
         Pack<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+        if (u.storage == GCKPT_STORAGE_I8) /* divisions of 64 bits are slow */
             row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
@@ -14,26 +14,26 @@ template <class T> struct Unpacking {
                 row++;
                 end += u.row;
             }
-            x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                     : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+            x.v[k] = u.storage == GCKPT_STORAGE_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                     : u.storage == GCKPT_STORAGE_F16 ? gckpti_from_f16((uint16_t)from.v[k])
                                                      : (float)from.v[k] * u.scales[row];
         }
         store(u.to + i, x);
     }
 };
 
-template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
+template <class T> void unpack_as(const gckpt_call *call, const gckpt_dequantisation &u)
 {
     packs<4>(call, Unpacking<T>{ u }, u.n,
-             wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0);
+             wide(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
 }
 
 /* Blocks of I4, a byte a thread. */
-__global__ void unpack_nibbles(gckpt_unpacking u)
+__global__ void unpack_nibbles(gckpt_dequantisation u)
 {
     for (EACH(i, u.n / 2)) {
         const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.packed + block * GCKPTI_NIBBLE_BYTES;
+        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_NIBBLE_BYTES;
         const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
         float *to = u.to + block * GCKPTI_NIBBLES + k;
         to[0] = (float)((b[2 + k] & 15) - 8) * scale;
@@ -41,11 +41,11 @@ __global__ void unpack_nibbles(gckpt_unpacking u)
     }
 }
 
-void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+void unpack(const gckpt_call *call, const gckpt_dequantisation *unpacking)
 {
-    if (unpacking->storage == GCKPT_STORED_I8)
+    if (unpacking->storage == GCKPT_STORAGE_I8)
         unpack_as<int8_t>(call, *unpacking);
-    else if (unpacking->storage == GCKPT_STORED_I4)
+    else if (unpacking->storage == GCKPT_STORAGE_I4)
         RUN_EACH(call, unpack_nibbles, unpacking->n / 2, *unpacking);
     else
         unpack_as<uint16_t>(call, *unpacking);

@@ -39,7 +39,7 @@ struct More { /* further accumulators of a pass, bytes from its base */
 
 /* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
 template <int N>
-__device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
+__device__ void update_at(const gckpt_update_pass &p, const More &more, int64_t i, float *divided)
 {
     Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
@@ -55,7 +55,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update || (p.unless && *p.unless))
+    if (!p.update || (p.skip_flag && *p.skip_flag))
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)
@@ -81,7 +81,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 struct Passes {
     enum { MOST = 16 };
     struct Pass {
-        gckpt_pass p;
+        gckpt_update_pass p;
         More more;
         unsigned first; /* block */
         int four;       /* all addresses are multiples of 16 */
@@ -100,7 +100,7 @@ __global__ void update_kernel(const __grid_constant__ Passes all)
     SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
     float *divided = (float *)(void *)room;
     const int of = waiting_of(all);
-    const gckpt_pass &p = all.at[of].p;
+    const gckpt_update_pass &p = all.at[of].p;
     const More &more = all.at[of].more;
     unsigned block = blockIdx.x - all.at[of].first;
     int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
@@ -182,13 +182,13 @@ bool zeros_of(Device *d, const void *at, int64_t n)
 }
 
 /* An entry of the table. */
-void update(const gckpt_call *call, const gckpt_pass *pass)
+void update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     if (pass->elements == 0) /* a rank's share may be */
         return;
     Hold d(device_of(call), true);
     Passes *w = &waiting[d->number].passes;
-    gckpt_pass p = *pass;
+    gckpt_update_pass p = *pass;
     for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
         add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
     if (w->n == Passes::MOST || waiting[d->number].product)

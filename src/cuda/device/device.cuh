@@ -3,7 +3,7 @@
  * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
  * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
  * rows, addresses) is the same in each repetition. An update is never repeated: it has its
- * gckpt_pass. */
+ * gckpt_update_pass. */
 struct Moment {
     int64_t row, position;
     uint64_t seed, step;
@@ -213,13 +213,13 @@ __global__ void moments_kernel(Moments *to, Moments now, int n)
 const Moment *moment_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
-    Moment m = { call->row, call->position, call->seed, call->step, call->loss_scale };
+    Moment m = { call->first_row, call->position, call->seed, call->step, call->loss_scale };
     Moment *now = &d->now.at[0];
     for (int i = 0; i < d->losses && d->recording; i++)
         if (d->ids[i] == call->id)
             return &d->moments->at[2 + i];
     if (d->recording)
-        return &d->moments->at[call->row ? 0 : 1];
+        return &d->moments->at[call->first_row ? 0 : 1];
     if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;

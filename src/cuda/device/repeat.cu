@@ -17,14 +17,14 @@ void forget(void *context, const void *owner)
 }
 
 /* The one of this micro-batch, or a new one. */
-Recording *recording_of(Device *d, const gckpt_moment *m)
+Recording *recording_of(Device *d, const gckpt_step_params *m)
 {
     Recording *r = NULL;
     for (int i = 0; i < RECORDINGS; i++) {
         const int at = (d->next + i) % RECORDINGS;
         Recording *have = &d->recordings[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->row) {
+            have->first == !m->first_row) {
             d->next = at; /* the part behind it is near */
             return have;
         }
@@ -35,14 +35,14 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
         d->oldest = (d->oldest + 1) % RECORDINGS;
         drop(d, r);
     }
-    *r = { m->owner, m->part, m->rows, !m->row };
+    *r = { m->owner, m->part, m->rows, !m->first_row };
     return r;
 }
 
 /* Puts a micro-batch's moments where its kernels read them. */
-void tell(Device *d, const gckpt_moment *m)
+void tell(Device *d, const gckpt_step_params *m)
 {
-    Moment now = { m->row, m->position, m->seed, m->step, 0.0f };
+    Moment now = { m->first_row, m->position, m->seed, m->step, 0.0f };
     const Moments before = d->now;
     d->now.at[0] = d->now.at[1] = now;
     d->now.at[1].row = 0;
@@ -58,7 +58,7 @@ void tell(Device *d, const gckpt_moment *m)
 
 /* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
  * `recorded`, so that nothing of another thread comes between. */
-int repeat(void *context, const gckpt_moment *m)
+int repeat(void *context, const gckpt_step_params *m)
 {
     Hold d(context);
     if (m->losses > LOSSES || d->problem[0])

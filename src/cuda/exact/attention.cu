@@ -324,7 +324,7 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.out = call->out, a.aux = (float *)call->saved, a.delta = (const float *)call->workspace;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
@@ -342,7 +342,7 @@ void attention_by(const gckpt_call *call, bool)
     const int64_t queries = shape->d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
-                 (float *)call->work, queries, (int64_t)a.t, a.heads, a.d, a.c);
+                 (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);

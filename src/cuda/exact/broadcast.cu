@@ -22,7 +22,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
         std::swap(x.step[1], x.step[2]); /* 1: of this input, 2: of the other */
-    if (in->low) {
+    if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, own, sign, sum_of(*in) });
     } else if (rule) {
         combine(call, x, PairGradient{ rule, 1.0f }, in->grad, call->grad_out, other, own,

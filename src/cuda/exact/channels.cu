@@ -126,8 +126,8 @@ void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
     const bool given = !*(const int *)call->attributes && !gckpti_trains(call);
-    float *sums = (float *)call->work;
-    float *stats[2] = { call->aux ? (float *)call->aux : sums + s.images * s.channels };
+    float *sums = (float *)call->workspace;
+    float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
     for (int i = 0; i < 2 && !given; i++) {
         column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
@@ -143,8 +143,8 @@ void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     Channels s = channels_of(call);
-    const float *aux = (const float *)call->aux;
-    float *sums = (float *)call->work, *more = sums + s.images * s.channels;
+    const float *aux = (const float *)call->saved;
+    float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const ImageTerms stats = { {}, aux, aux + s.channels, s.channels, unbiased, (float)call->rows };

@@ -102,7 +102,7 @@ void embed_by(const gckpt_call *call, bool backward)
                  n % 8 == 0 && wide(x->data) && wide(out_of(call)));
     if (!backward || !x->grad)
         return;
-    unsigned *work = (unsigned *)call->work, *place = work + 2 * table + 1;
+    unsigned *work = (unsigned *)call->workspace, *place = work + 2 * table + 1;
     const Lists l = { work, work + table, work + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
     RUN_EACH(call, lists_count_kernel, rows, l, index, rows);

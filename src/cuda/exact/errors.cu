@@ -87,7 +87,7 @@ template <gckpti_error_kind KIND> void errors_by(const gckpt_call *call, bool ba
     Errors f = { gckpti_errors_of(call, KIND) };
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
     int64_t n = gckpti_elements(&x->shape), share = f.e.share, rows = loss_rows(call);
-    float *sums = (float *)call->work;
+    float *sums = (float *)call->workspace;
     if (!backward && call->loss_sum)
         row_sums(call, f, sums, rows, n / rows, 1.0f);
     if (!backward)

@@ -57,12 +57,12 @@ __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *
     }
 }
 
-void max_forward(const gckpt_call *call) { greatest(call, call->out, call->aux); }
+void max_forward(const gckpt_call *call) { greatest(call, call->out, call->saved); }
 void argmax_forward(const gckpt_call *call) { greatest(call, NULL, call->out); }
 void max_backward(const gckpt_call *call)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (call->in[0].grad)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
-                 call->grad_out, (const int32_t *)call->aux, call->in[0].accumulate);
+                 call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }

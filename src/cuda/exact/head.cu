@@ -38,7 +38,7 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
     const int64_t rows = gckpti_loss_rows(call, row, parts->rows);
-    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *work = (float *)call->workspace, *aux = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     Classes l = { work, call->in[2].index + row };
@@ -85,6 +85,6 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
     for (int64_t row = 0; row < rows;)
         row += head_block(call, &parts, row, backward);
     if (!backward)
-        add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
+        add_losses(call, (float *)call->workspace + parts.losses, call->in[2].index, rows, 1);
 }
 BOTH_WAYS(linear_cross_entropy, linear_cross_entropy_by)

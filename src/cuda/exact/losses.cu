@@ -30,7 +30,7 @@ Classes classes_of(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
     Classes l = { x->data, targets->index, targets->data, w->data };
-    l.aux = (float *)call->aux, l.losses = (float *)call->work;
+    l.aux = (float *)call->saved, l.losses = (float *)call->workspace;
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
     l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;

@@ -93,7 +93,7 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
     const float *by = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
     if (!backward)
         RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data, by,

@@ -63,10 +63,10 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
         RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pooling_of(call), x->data, call->out,
-                 (uint16_t *)call->aux, n);
+                 (uint16_t *)call->saved, n);
     else if (x->grad)
         RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pooling_of(call), x->grad,
-                 call->grad_out, (const uint16_t *)call->aux, n, x->accumulate);
+                 call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
 BOTH_WAYS(max_pool, pool<true>)

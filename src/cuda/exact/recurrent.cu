@@ -105,7 +105,7 @@ void cell_product(const gckpt_call *call, const gckpti_factor &a, const gckpti_f
 template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units;
-    s.h = (float *)call->work, s.c = s.h + n, s.a = s.c + n;
+    s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
     const gckpti_factor h = { s.h, NULL, s.units, 1, 0, NULL };
     const gckpti_factor wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
@@ -119,7 +119,7 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * s.units, links = s.rows * s.steps;
-    s.d = (float *)call->work, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
+    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n, s.before = s.da + links * q.gates;
     const gckpti_factor wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
@@ -155,7 +155,7 @@ template <int GATES> void cells(const gckpt_call *call, bool backward)
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.aux = (float *)call->aux, s.out = call->out;
+    s.aux = (float *)call->saved, s.out = call->out;
     s.dp = q.p->grad, s.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }

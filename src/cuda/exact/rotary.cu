@@ -82,7 +82,7 @@ void rotary_by(const gckpt_call *call, bool backward)
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
     int64_t half = gckpti_rotary_turned(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
-    float *table = (float *)call->work;
+    float *table = (float *)call->workspace;
     Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
                  o->turned ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
     if (!wanted(y))

@@ -7,7 +7,7 @@ struct Sum {
 };
 
 Sum sum_to(float *at) { return { { at, NULL } }; }
-Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.low, x.accumulate }; }
+Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
 /* i 0: there is none. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }

@@ -374,7 +374,7 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     p.v = factor(call, room, value_of(in[2]), keys);
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
-    p.aux = (float *)call->aux;
+    p.aux = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
     p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
@@ -405,7 +405,7 @@ template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &
 
 void attention_forward(const gckpt_call *call)
 {
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     MmaAttention p = attention_of(call, room, false);
     p.keys = keys_of(call);
     if (p.d <= 64)
@@ -416,7 +416,7 @@ void attention_forward(const gckpt_call *call)
 
 void attention_backward(const gckpt_call *call)
 {
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
     const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
@@ -443,7 +443,7 @@ gckpt_result attention_room(gckpt_call *call)
     }
     attention_of(call, backward, true);
     take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
-    call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used;
     return GCKPT_OK;
 }

@@ -80,7 +80,7 @@ gckpt_call without_zeros(const gckpt_call *call)
         if (alone && arg->accumulate && zeros_of(device_of(call), arg->grad, n))
             arg->accumulate = 0;
         if (alone && !arg->accumulate)
-            zeros_of(device_of(call), arg->low, n);
+            zeros_of(device_of(call), arg->compensation, n);
     }
     return c;
 }
@@ -115,7 +115,7 @@ void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
     mma_late(call,
@@ -132,7 +132,7 @@ void linear_backward(const gckpt_call *asked)
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     const uint16_t *beside = NULL;
     if (wanted(in[1])) {
@@ -173,8 +173,8 @@ gckpt_result linear_room(gckpt_call *call)
     if (call->inputs == 3)
         column_of(sums, s.m, s.n, call->in[2]);
     factor(call, backward, w, s.n * s.k);
-    call->work_forward = forward.used;
-    call->work_backward = backward.used > sums.used ? backward.used : sums.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used > sums.used ? backward.used : sums.used;
     call->mixes_rows |= s.m % TOKENS != 0;
     return GCKPT_OK;
 }

@@ -94,9 +94,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     LossSizes s = loss_sizes(call, false);
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     LossRoom r = loss_room(call, room, false);
-    float *aux = (float *)call->aux;
+    float *aux = (float *)call->saved;
     for (int64_t first = 0, n; first < s.v; first += n) {
         n = gckpti_min(s.v - first, s.chunk);
         const uint16_t *w = loss_weights(call, r, first, n);
@@ -118,7 +118,7 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     LossSizes s = loss_sizes(call, true);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     LossRoom r = loss_room(call, room, true);
     Results dw = grad_of(*w);
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
@@ -130,7 +130,7 @@ void linear_cross_entropy_backward(const gckpt_call *asked)
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
             MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            p.loss.aux = (const float *)call->saved + 2 * row, p.loss.now = moment_of(call);
             run_mma_tile<128, 1, 1, SLOPES>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
             if (dx.f32)
@@ -158,8 +158,8 @@ gckpt_result linear_cross_entropy_room(gckpt_call *call)
     }
     loss_room(call, forward, false);
     loss_room(call, backward, true);
-    call->work_forward = forward.used;
-    call->work_backward = backward.used;
+    call->workspace_forward = forward.used;
+    call->workspace_backward = backward.used;
     call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
     return GCKPT_OK;
 }

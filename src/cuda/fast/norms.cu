@@ -97,7 +97,7 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->aux, rows, n, n % 8 == 0 && wide(x) && wide(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && wide(x) && wide(out));
 }
 
 void layernorm_backward(const gckpt_call *asked)
@@ -105,10 +105,10 @@ void layernorm_backward(const gckpt_call *asked)
     const gckpt_call fresh = without_zeros(asked), *call = &fresh;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *aux = (const float *)call->aux;
+    const float *aux = (const float *)call->saved;
     Values x = value_of(call->in[0]), g = grad_out_of(call);
     Results dx = grad_of(call->in[0]);
-    Room room = { (char *)call->work, 0 };
+    Room room = { (char *)call->workspace, 0 };
     Column normed = {}, plain = {};
     if (o->gain && wanted(call->in[o->gain]))
         normed = column_of(room, rows, n, call->in[o->gain]);
@@ -128,7 +128,7 @@ gckpt_result layernorm_room(gckpt_call *call)
     for (int i : { o->gain, o->bias })
         if (i)
             column_of(backward, gckpti_rows(x), gckpti_last(x), call->in[i]);
-    call->work_backward = backward.used;
+    call->workspace_backward = backward.used;
     call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(x) % TOKENS != 0;
     return GCKPT_OK;
 }
